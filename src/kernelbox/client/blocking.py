@@ -1,0 +1,141 @@
+"""The blocking driver: plain sockets, pooled, safe for threads and forks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import threading
+from collections.abc import Generator, Iterator
+from typing import Any, TypeVar
+
+from kernelbox.client.calls import Ask, Effect, StartKeeper
+from kernelbox.client.conversation import Answer, ConnectionLost, Conversation, Item
+from kernelbox.keeper.launch import ensure_keeper
+from kernelbox.wire import Frame
+
+_T = TypeVar("_T")
+_MOST_IDLE = 64
+
+
+class Lines:
+    """Open connections by address; one conversation at a time on each."""
+
+    def __init__(self) -> None:
+        self._idle: dict[str, list[socket.socket]] = {}
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+
+    @contextlib.contextmanager
+    def line(self, address: str, *, patience: float | None) -> Iterator[socket.socket]:
+        """A connection; it goes back to the pool only if the conversation ended well."""
+        sock = self._take(address) or _connect(address)
+        try:
+            sock.settimeout(patience)
+            yield sock
+        except BaseException:
+            sock.close()
+            raise
+        with self._lock:
+            idle = self._idle.setdefault(address, [])
+            if len(idle) < _MOST_IDLE:
+                idle.append(sock)
+                return
+        sock.close()
+
+    def close(self) -> None:
+        with self._lock:
+            idle, self._idle = self._idle, {}
+        for socks in idle.values():
+            for sock in socks:
+                sock.close()
+
+    def forget(self, address: str) -> None:
+        with self._lock:
+            socks = self._idle.pop(address, [])
+        for sock in socks:
+            sock.close()
+
+    def _take(self, address: str) -> socket.socket | None:
+        if self._pid != os.getpid():
+            # The child of a fork: these connections are the parent's.
+            self._pid, self._idle, self._lock = os.getpid(), {}, threading.Lock()
+        with self._lock:
+            idle = self._idle.get(address, [])
+            while idle:
+                sock = idle.pop()
+                if not _has_news(sock):
+                    return sock
+                sock.close()  # an idle line that is readable has ended
+        return None
+
+
+def _has_news(sock: socket.socket) -> bool:
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _connect(address: str) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.settimeout(30)
+    try:
+        sock.connect(address)
+    except OSError as error:
+        sock.close()
+        raise ConnectionLost(str(error), connected=False) from None
+    return sock
+
+
+def converse(sock: socket.socket, conversation: Conversation) -> Iterator[Item]:
+    """Send the request and yield what comes back, until it is over."""
+    try:
+        sock.sendall(conversation.opening())
+        while not conversation.over:
+            yield from conversation.feed(sock.recv(1 << 18))
+    except TimeoutError:
+        raise ConnectionLost("no answer in time", connected=True) from None
+    except OSError as error:
+        raise ConnectionLost(str(error), connected=True) from None
+
+
+class BlockingDriver:
+    """Performs the effects of a call one after the other."""
+
+    def __init__(self) -> None:
+        self.lines = Lines()
+
+    def run(self, call: Generator[Effect, Any, _T]) -> _T:
+        try:
+            effect = next(call)
+            while True:
+                try:
+                    value = self._perform(effect)
+                except Exception as error:
+                    effect = call.throw(error)
+                else:
+                    effect = call.send(value)
+        except StopIteration as end:
+            result: _T = end.value
+            return result
+
+    def _perform(self, effect: Effect) -> Any:
+        if isinstance(effect, StartKeeper):
+            ensure_keeper(effect.home)
+            return None
+        return self._ask(effect)
+
+    def _ask(self, ask: Ask) -> Frame:
+        conversation = Conversation(ask.request)
+        with self.lines.line(ask.address, patience=ask.patience) as sock:
+            try:
+                for item in converse(sock, conversation):
+                    if isinstance(item, Answer):
+                        return item.content
+            except KeyboardInterrupt:
+                if ask.cancel_on_interrupt:
+                    with contextlib.suppress(OSError):
+                        sock.sendall(conversation.cancel())
+                raise
+        raise ConnectionLost("the conversation ended without an answer", connected=True)

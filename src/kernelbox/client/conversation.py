@@ -1,0 +1,83 @@
+"""A conversation, sans I/O: a request goes out; events, questions and one answer come back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from kernelbox.errors import from_wire
+from kernelbox.wire import Decoder, Frame, encode
+
+
+class ConnectionLost(Exception):
+    """The other side is gone. ``connected`` is False if it was never there: nothing was sent."""
+
+    def __init__(self, words: str, *, connected: bool) -> None:
+        super().__init__(words)
+        self.connected = connected
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """An event of the execution, with its number."""
+
+    number: int
+    event: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class InputWanted:
+    """The code called ``input()``; answer with :meth:`Conversation.answer_input`."""
+
+    prompt: str
+    password: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The last word: a reply, or the result of an execution."""
+
+    content: dict[str, Any]
+
+
+Item = Happened | InputWanted | Answer
+
+
+class Conversation:
+    """Turns one request into bytes, and the bytes that come back into items."""
+
+    def __init__(self, request: Frame) -> None:
+        self._request = request
+        self._decoder = Decoder()
+        self.over = False
+
+    def opening(self) -> bytes:
+        return encode({**self._request, "id": 1})
+
+    def feed(self, data: bytes) -> list[Item]:
+        """What the peer said; a refusal is raised."""
+        if not data:
+            raise ConnectionLost("the connection ended before the answer came", connected=True)
+        items: list[Item] = []
+        for frame in self._decoder.feed(data):
+            if frame.get("id") != 1:
+                continue
+            if "error" in frame and "result" not in frame:
+                self.over = True
+                raise from_wire(frame)
+            if "event" in frame:
+                items.append(Happened(frame.get("n", 0), frame["event"]))
+            elif "input" in frame:
+                wanted = frame["input"]
+                items.append(InputWanted(wanted.get("prompt", ""), bool(wanted.get("password"))))
+            elif "result" in frame or "reply" in frame:
+                self.over = True
+                items.append(Answer(frame.get("result", frame.get("reply")) or {}))
+        return items
+
+    def answer_input(self, value: str | None) -> bytes:
+        execution_id = self._request.get("execution_id")
+        return encode({"op": "input", "execution_id": execution_id, "value": value})
+
+    def cancel(self) -> bytes:
+        return encode({"op": "cancel", "execution_id": self._request.get("execution_id"), "id": 2})

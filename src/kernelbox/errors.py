@@ -1,0 +1,83 @@
+"""The errors that KernelBox itself raises. Failures of *user* code are results, not exceptions.
+
+::
+
+    BoxError
+    ├── BadInput            a name, number, language or code that cannot be used (also a ValueError)
+    ├── KernelNotFound      no such kernel, and there never was (also a LookupError)
+    │   └── KernelLost      there was one; it says when and why it ended
+    ├── EpochMismatch       the namespace is not the one the caller expects; nothing was run
+    ├── StartupFailed       a kernel could not be started, or its startup code failed
+    ├── Unsupported         this kernel or this machine cannot do that, and why
+    └── KeeperUnavailable   the keeper could not be started or did not answer
+
+Each message says what happened, to which thing, and what to do now. Errors travel over sockets as
+``{"error": <class name>, "message": …, "details": {…}}``: see :func:`to_wire` and :func:`from_wire`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class BoxError(Exception):
+    """Any failure of KernelBox itself; catch this to catch them all."""
+
+    def __init__(self, message: str, **details: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details = details
+
+
+class BadInput(BoxError, ValueError):
+    """Raised before anything is started or run: correct the argument and call again."""
+
+
+class KernelNotFound(BoxError, LookupError):
+    """Raised for a name or id that no kernel has; the message names the kernels that exist."""
+
+
+class KernelLost(KernelNotFound):
+    """Raised for a kernel that ended by itself (idle, killed, …): its state is gone; make a new one."""
+
+
+class EpochMismatch(BoxError):
+    """Raised when ``expect_epoch`` is wrong. Nothing was run; ``details`` has the true epoch and cause."""
+
+
+class StartupFailed(BoxError):
+    """Raised when a kernel does not come up, or ``KERNELBOX_STARTUP_CODE`` fails in it."""
+
+
+class Unsupported(BoxError):
+    """Raised when the kernel type or the machine cannot do what was asked for."""
+
+
+class KeeperUnavailable(BoxError):
+    """Raised when the keeper cannot be started or reached; the message says what stood in the way."""
+
+
+_BY_NAME: dict[str, type[BoxError]] = {
+    cls.__name__: cls
+    for cls in (
+        BoxError,
+        BadInput,
+        KernelNotFound,
+        KernelLost,
+        EpochMismatch,
+        StartupFailed,
+        Unsupported,
+        KeeperUnavailable,
+    )
+}
+
+
+def to_wire(error: BoxError) -> dict[str, Any]:
+    """An error as the dict that crosses a socket."""
+    return {"error": type(error).__name__, "message": error.message, "details": error.details}
+
+
+def from_wire(frame: dict[str, Any]) -> BoxError:
+    """The error that a peer sent; an unknown class (a newer peer) becomes a plain BoxError."""
+    cls = _BY_NAME.get(str(frame.get("error")), BoxError)
+    return cls(str(frame.get("message", "the peer gave no reason")), **frame.get("details", {}))

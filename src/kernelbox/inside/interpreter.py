@@ -1,0 +1,257 @@
+"""The interpreter: one thread that reads requests from its lifeline and runs them."""
+
+from __future__ import annotations
+
+import faulthandler
+import fcntl
+import os
+import random
+import signal
+import socket
+import sys
+import time
+import warnings
+from typing import Any
+
+from kernelbox.inside import linux
+from kernelbox.inside.comms import Comms
+from kernelbox.inside.eventloop import UserLoop
+from kernelbox.inside.faces import recolour, wear
+from kernelbox.inside.interrupts import Interrupts
+from kernelbox.inside.lifeline import Lifeline, LifelineClosed
+from kernelbox.inside.outlets import Outlets, Stream
+from kernelbox.inside.questions import answer
+from kernelbox.inside.shell import KernelFacade, Shell, outbox
+from kernelbox.wire import Frame
+
+DUMP_SIGNAL = signal.SIGRTMAX - 2
+"""Makes faulthandler write every thread's stack to the dump pipe, whoever holds the GIL."""
+
+LIFELINE, STDOUT, STDERR, DUMP = range(4)
+_PRIVATE_FDS_FROM = 500
+
+
+class Interpreter:
+    """A shell, its lifeline and its pipes. Made in the root; attached after the fork."""
+
+    def __init__(self, shell: Shell) -> None:
+        self.shell = shell
+        self.interrupts = Interrupts()
+        self.user_loop = UserLoop()
+        self.comms = Comms()
+        self.pid = 0
+        self._private: list[int] = []
+        self._forking = False
+        shell.kernel = KernelFacade(self.comms)
+        shell.loop_runner = self.user_loop.run
+        shell.loop_runner_map["asyncio"] = (self.user_loop.run, True)
+
+    def install(self) -> None:
+        """What can be done once, in the root, for every interpreter that is forked from it."""
+        self.user_loop.install()
+        self.comms.install()
+        os.register_at_fork(
+            before=self._before_fork,
+            after_in_parent=self._after_fork_in_parent,
+            after_in_child=self._after_fork_in_child,
+        )
+        warnings.filterwarnings("ignore", message="To exit: use", category=UserWarning)
+
+    def attach(self, fds: list[int], token: str) -> None:
+        """Take over the far ends that the warden made: lifeline, both pipes, the dump pipe."""
+        self.pid = os.getpid()
+        # High numbers, so that a cell that closes "all" descriptors up to 100 or so misses them.
+        self._private = [
+            fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _PRIVATE_FDS_FROM + i) for i, fd in enumerate(fds)
+        ]
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.dup2(self._private[STDOUT], 1)
+        os.dup2(self._private[STDERR], 2)
+        for fd in {*fds, null} - {0, 1, 2}:
+            os.close(fd)
+        self.outlets = Outlets(self._private[STDOUT], self._private[STDERR], token)
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, fileno=self._private[LIFELINE])
+        self.lifeline = Lifeline(sock, self.outlets, self.interrupts)
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115
+        sys.stdout = sys.__stdout__ = Stream(self.outlets, 0)  # type: ignore[misc, assignment]
+        sys.stderr = sys.__stderr__ = Stream(self.outlets, 1)  # type: ignore[misc, assignment]
+        outbox.lifeline = self.lifeline
+        self.comms.attach(self.lifeline)
+        self.interrupts.install()
+        faulthandler.enable(file=self._private[STDERR])
+        faulthandler.register(DUMP_SIGNAL, file=self._private[DUMP], all_threads=True)
+        self.lifeline.send({"op": "hello", "pid": self.pid})
+
+    def run(self) -> None:
+        """Serve requests until the warden is gone."""
+        try:
+            while True:
+                frame, fds = self._next_frame()
+                self._handle(frame, fds)
+        except LifelineClosed:
+            linux.flush_c_buffers()
+            os._exit(0)
+
+    def _next_frame(self) -> tuple[Frame, list[int]]:
+        if not self.lifeline.has_frame and self.user_loop.busy:
+            while True:
+                try:
+                    self.user_loop.run_until_readable(self.lifeline.fileno())
+                    break
+                except KeyboardInterrupt:
+                    continue
+                except SystemExit as error:
+                    # asyncio lets these through; a task that calls sys.exit ends only itself.
+                    print(f"SystemExit in a background task: {error}", file=sys.stderr)
+        return self.lifeline.receive()
+
+    def _handle(self, frame: Frame, fds: list[int]) -> None:
+        match frame["op"]:
+            case "run":
+                self._run_cell(frame)
+            case "ask":
+                frame["busy"] = self.user_loop.busy
+                content = answer(self.shell, self.comms, frame, self.interrupts)
+                self.lifeline.send({"op": "answer", "id": frame["id"], "content": content})
+            case "begin":
+                notes = self._begin(frame)
+                self.lifeline.send({"op": "begun", "notes": notes})
+            case "prime":
+                self._prime()
+                self.lifeline.send({"op": "primed"})
+            case "fork":
+                from kernelbox.inside.forking import fork_copy
+
+                fork_copy(self, frame, fds)
+            case _:
+                pass  # an input reply that came after the cell stopped waiting for it
+
+    def _run_cell(self, frame: Frame) -> None:
+        shell = self.shell
+        face = frame.get("face", "text")
+        wear(shell, face)
+        outbox.face = face
+        outbox.stdin_allowed = bool(frame.get("stdin"))
+        outbox.error = None
+        shell.kernel.parent = frame.get("parent") or {}
+        self.user_loop.before_cell()
+        count = shell.execution_count
+        silent = bool(frame.get("silent"))
+        reply: dict[str, Any] = {"op": "done", "execution_count": count}
+        try:
+            with self.interrupts.cell():
+                result = shell.run_cell(
+                    frame["code"],
+                    store_history=bool(frame.get("store_history", True)) and not silent,
+                    silent=silent,
+                )
+                reply["ok"] = bool(result.success)
+                if result.success and frame.get("user_expressions"):
+                    reply["user_expressions"] = shell.user_expressions(frame["user_expressions"])
+                failure = result.error_before_exec or result.error_in_exec
+        except BaseException as error:
+            # An interrupt between IPython's own lines, or a failure of IPython itself.
+            reply["ok"] = False
+            failure = error
+        if os.getpid() != self.pid:
+            # os.fork() in the cell: the copy must not come back as a second interpreter.
+            linux.flush_c_buffers()
+            os._exit(0 if reply["ok"] else 1)
+        if failure is not None:
+            reply["error"] = outbox.error or {
+                "ename": type(failure).__name__,
+                "evalue": str(failure),
+                "traceback": [f"{type(failure).__name__}: {failure}"],
+            }
+        outbox.stdin_allowed = False
+        reply["payload"] = shell.payload_manager.read_payload()
+        shell.payload_manager.clear_payload()
+        linux.flush_c_buffers()
+        self.outlets.repair()
+        self.lifeline.send(reply)
+
+    def _begin(self, frame: Frame) -> list[str]:
+        """Become the caller's kernel: their folder, their environment, a seed of our own."""
+        notes = []
+        environ = frame["environ"]
+        for name in [name for name in os.environ if name not in environ]:
+            del os.environ[name]
+        os.environ.update(environ)
+        os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+        for pager in ("PAGER", "GIT_PAGER"):
+            os.environ[pager] = "cat"  # nobody turns the pages
+        recolour()
+        if "TZ" in os.environ:
+            time.tzset()
+        try:
+            os.chdir(frame["cwd"])
+        except OSError as error:
+            notes.append(f"the folder {frame['cwd']!r} cannot be entered ({error.strerror})")
+        _lower_open_files(frame.get("open_files"))
+        if sys.path[:1] != [""]:
+            sys.path.insert(0, "")
+        sys.argv = [""]
+        reseed()
+        return notes
+
+    def _prime(self) -> None:
+        """Pay the price of a first cell ahead: the pages it writes to become our own."""
+        outbox.lifeline = None
+        try:
+            warm_up(self.shell)
+        finally:
+            outbox.lifeline = self.lifeline
+            linux.flush_c_buffers()
+
+    def _before_fork(self) -> None:
+        if self.pid:
+            self.outlets.lock.acquire()
+
+    def _after_fork_in_parent(self) -> None:
+        if self.pid:
+            self.outlets.lock.release()
+
+    def _after_fork_in_child(self) -> None:
+        if self.pid:
+            self.outlets.lock.release()
+            if not self._forking:
+                # A child that user code forked: no lifeline, no marks; stdout is plain fd 1.
+                self.lifeline.detach()
+                self.outlets.marking = False
+
+
+def reseed() -> None:
+    """A new kernel's random numbers are its own, not its siblings'."""
+    random.seed()
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
+
+
+def _lower_open_files(limits: list[int] | None) -> None:
+    if limits:
+        import resource
+
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        soft = min(limits[0], hard)
+        # Never below our own private descriptors.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, _PRIVATE_FDS_FROM + 24), hard))
+
+
+def warm_up(shell: Shell) -> None:
+    """Run what a first cell runs, and leave no trace of it."""
+    sink = open(os.devnull, "w")  # noqa: SIM115
+    kept = sys.stdout, sys.stderr
+    sys.stdout = sys.stderr = sink
+    try:
+        for code in ("1+1", "print(1)", "1/0", "import asyncio\nawait asyncio.sleep(0)"):
+            shell.run_cell(code, store_history=True)
+    finally:
+        sys.stdout, sys.stderr = kept
+        sink.close()
+    shell.reset(new_session=True)
+    shell.execution_count = 1
+    shell.history_manager.reset(new_session=True)
+    shell.display_formatter.ipython_display_formatter.enabled = True
+    outbox.error = None

@@ -1,0 +1,56 @@
+"""SIGINT means "stop this cell": it is put off during frame I/O and ignored between cells."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class Interrupts:
+    """Decides what an arriving SIGINT does."""
+
+    def __init__(self) -> None:
+        self._cell_runs = False
+        self._held = 0
+        self._pending = False
+        self._main = threading.main_thread().ident
+
+    def install(self) -> None:
+        """Take SIGINT over; a cell may put its own handler in our place, and gets what it asked for."""
+        signal.signal(signal.SIGINT, self._arrived)
+
+    @contextmanager
+    def cell(self) -> Iterator[None]:
+        """While this is entered, SIGINT raises KeyboardInterrupt."""
+        self._pending = False
+        self._cell_runs = True
+        try:
+            yield
+        finally:
+            self._cell_runs = False
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Put SIGINT off: half a frame on the lifeline would desynchronise it for good."""
+        if threading.get_ident() != self._main:
+            yield  # signals are only ever handled in the main thread
+            return
+        self._held += 1
+        try:
+            yield
+        finally:
+            self._held -= 1
+            if self._pending and not self._held and self._cell_runs:
+                self._pending = False
+                raise KeyboardInterrupt
+
+    def _arrived(self, number: int, frame: FrameType | None) -> None:
+        if not self._cell_runs:
+            return
+        if self._held:
+            self._pending = True
+            return
+        raise KeyboardInterrupt

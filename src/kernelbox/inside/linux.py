@@ -1,0 +1,130 @@
+"""The few Linux calls that Python does not have: prctl, signalfd, and a walk over descendants."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import struct
+from collections.abc import Iterable
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
+_PR_SET_NAME = 15
+_PR_SET_CHILD_SUBREAPER = 36
+
+_SIGNALFD_SIGINFO = 128
+
+
+def _prctl(option: int, value: int) -> None:
+    if _libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"prctl({option}): {os.strerror(error)}")
+
+
+def die_with_parent() -> None:
+    """Be killed when the parent ends, however it ends."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of descendants whose own parent ends."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def set_dumpable(value: bool) -> None:
+    """Whether others of our user may read our memory."""
+    _prctl(_PR_SET_DUMPABLE, int(value))
+
+
+def set_name(name: str) -> None:
+    """The name that ``ps`` and ``top`` show."""
+    _libc.prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()[:15]), 0, 0, 0)
+
+
+def flush_c_buffers() -> None:
+    """Write out what C code printed and libc still holds."""
+    _libc.fflush(None)
+
+
+def child_signal_fd() -> int:
+    """A descriptor that is readable when a child has ended: no handler, nothing to interrupt."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    mask = struct.pack("Q", 1 << (signal.SIGCHLD - 1))
+    fd: int = _libc.signalfd(-1, ctypes.c_char_p(mask), os.O_NONBLOCK | os.O_CLOEXEC)
+    if fd < 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"signalfd: {os.strerror(error)}")
+    return fd
+
+
+def drain_signal_fd(fd: int) -> None:
+    """Forget the signals that were told; what they meant is asked of waitpid."""
+    with contextlib.suppress(BlockingIOError):
+        while os.read(fd, _SIGNALFD_SIGINFO * 16):
+            pass
+
+
+def unblock_signals() -> None:
+    """Undo :func:`child_signal_fd` in a fork that runs other code."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, set())
+
+
+def reap() -> list[tuple[int, int]]:
+    """``(pid, wait status)`` of every child that has ended."""
+    ended = []
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended
+        if pid == 0:
+            return ended
+        ended.append((pid, status))
+
+
+def children(pid: int) -> list[int]:
+    """The direct children of a process."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []
+    found: list[int] = []
+    for thread in threads:
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children") as file:
+            found += [int(word) for word in file.read().split()]
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    """Everything below a process, parents before their children."""
+    found: list[int] = []
+    queue = children(pid)
+    while queue:
+        child = queue.pop()
+        found.append(child)
+        queue += children(child)
+    return found
+
+
+def send_signal(pids: Iterable[int], number: int) -> None:
+    """Signal each process that is still there."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def kill_descendants(pid: int, *, spare: Iterable[int] = ()) -> None:
+    """Kill everything below ``pid`` but ``spare``; stopped first, so that nothing forks away."""
+    spared = set(spare)
+    stopped: set[int] = set()
+    while True:
+        fresh = [child for child in descendants(pid) if child not in stopped | spared]
+        if not fresh:
+            break
+        send_signal(fresh, signal.SIGSTOP)
+        stopped.update(fresh)
+    send_signal(stopped, signal.SIGKILL)

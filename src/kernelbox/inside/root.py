@@ -1,0 +1,105 @@
+"""The root: a warm interpreter with nothing in it but its imports, forked for every new family."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import select
+import signal
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from kernelbox.inside import linux, stub
+from kernelbox.inside.interpreter import Interpreter, warm_up
+from kernelbox.inside.shell import make_shell, outbox
+from kernelbox.wire import encode
+
+BecomeWarden = Callable[[socket.socket, socket.socket, int], None]
+"""Called in the fork with: the socket its request comes over, the stub's control socket and pid."""
+
+
+def build(ipython_dir: str, preload: Sequence[str]) -> tuple[Interpreter, list[str]]:
+    """A warm interpreter, and what could not be preloaded, in words."""
+    failures = []
+    for name in preload:
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            failures.append(f"KERNELBOX_PRELOAD: {name} cannot be imported: {error!r}")
+    interpreter = Interpreter(make_shell(ipython_dir))
+    interpreter.install()
+    outbox.lifeline = None
+    warm_up(interpreter.shell)
+    interpreter.user_loop.loop.close()  # its selector would be shared by every fork
+    gc.collect()
+    gc.freeze()  # nobody unfreezes: a collection over these objects would un-share them
+    return interpreter, failures
+
+
+def serve(control: socket.socket, interpreter: Interpreter, become_warden: BecomeWarden) -> NoReturn:
+    """Fork a family for each socket that arrives on ``control``; end when it closes."""
+    signals = linux.child_signal_fd()
+    poll = select.poll()
+    poll.register(control, select.POLLIN)
+    poll.register(signals, select.POLLIN)
+    while True:
+        for fd, _ in poll.poll():
+            if fd == signals:
+                linux.drain_signal_fd(signals)
+                for pid, status in linux.reap():
+                    control.sendall(encode({"op": "exit", "pid": pid, "status": status}))
+                continue
+            try:
+                data, fds, _, _ = socket.recv_fds(control, 1, 1)
+            except OSError:
+                data, fds = b"", []
+            if not data or not fds:
+                os._exit(0)
+            request = socket.socket(fileno=fds[0])
+            pid = _fork_family(control, signals, request, interpreter, become_warden)
+            request.close()
+            control.sendall(encode({"op": "forked", "pid": pid}))
+
+
+def _fork_family(
+    control: socket.socket,
+    signals: int,
+    request: socket.socket,
+    interpreter: Interpreter,
+    become_warden: BecomeWarden,
+) -> int:
+    try:
+        pid = os.fork()
+    except OSError:
+        return 0
+    if pid:
+        return pid
+    try:
+        control.close()
+        os.close(signals)
+        linux.unblock_signals()
+        os.setsid()
+        mine, theirs = socket.socketpair()
+        # The stub is forked before the request is read: no caller's secret is ever in memory
+        # that user code inherits.
+        child = os.fork()
+        if child == 0:
+            mine.close()
+            request.close()
+            stub.main(theirs, interpreter)
+        theirs.close()
+        linux.set_name("kb-warden")
+        linux.adopt_orphans()
+        with contextlib.suppress(ValueError):
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        become_warden(request, mine, child)
+    except BaseException:
+        import traceback
+
+        traceback.print_exc(file=sys.__stderr__)
+        os._exit(70)
+    os._exit(0)

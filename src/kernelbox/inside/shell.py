@@ -1,0 +1,260 @@
+"""IPython's shell, with its output sent over the lifeline instead of printed."""
+
+from __future__ import annotations
+
+import builtins
+import getpass
+import os
+import re
+import signal
+import subprocess
+import sys
+from base64 import b64encode
+from typing import Any
+
+from IPython.core.displayhook import DisplayHook
+from IPython.core.displaypub import DisplayPublisher
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
+
+from kernelbox.inside.comms import Comms
+from kernelbox.inside.faces import Face, compact
+from kernelbox.inside.lifeline import Lifeline
+
+_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+
+
+class StdinNotImplementedError(RuntimeError):
+    """``input()`` was called, and nobody is there to answer."""
+
+
+def _jsonable(data: dict[str, Any]) -> dict[str, Any]:
+    """Images may come as bytes; on the wire they are base64."""
+    return {
+        mime: b64encode(value).decode("ascii") if isinstance(value, bytes) else value
+        for mime, value in data.items()
+    }
+
+
+class Outbox:
+    """Where displays, results and errors of the running cell go; shared by all hooks below."""
+
+    def __init__(self) -> None:
+        self.lifeline: Lifeline | None = None
+        self.face: Face = "text"
+        self.stdin_allowed = False
+        self.error: dict[str, Any] | None = None
+
+    def send(self, frame: dict[str, Any]) -> bool:
+        """False where there is no lifeline (a child that user code forked): print instead."""
+        if self.lifeline is None or not self.lifeline.open:
+            return False
+        self.lifeline.send(frame)
+        return True
+
+    def bundle(
+        self, data: dict[str, Any], metadata: dict[str, Any] | None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        data = _jsonable(data)
+        metadata = metadata or {}
+        return compact(data, metadata) if self.face == "text" else (data, metadata)
+
+
+outbox = Outbox()
+
+
+class Publisher(DisplayPublisher):
+    """``display()``, ``update_display()`` and ``clear_output()``."""
+
+    def publish(  # type: ignore[override]
+        self,
+        data: dict[str, Any],
+        metadata: dict[str, Any] | None = None,
+        *,
+        transient: dict[str, Any] | None = None,
+        update: bool = False,
+        **_: Any,
+    ) -> None:
+        data, metadata = outbox.bundle(data, metadata)
+        if not data:
+            return  # it only loads a script into a notebook page
+        content = {"data": data, "metadata": metadata, "transient": transient or {}}
+        message: Any = {
+            "header": {"msg_type": "update_display_data" if update else "display_data"},
+            "content": content,
+        }
+        for hook in getattr(self, "_hooks", ()):
+            message = hook(message)
+            if message is None:
+                return
+        if not outbox.send({"op": "display", "update": update, **message["content"]}):
+            print(data.get("text/plain", ""))
+
+    def clear_output(self, wait: bool = False) -> None:
+        outbox.send({"op": "clear", "wait": bool(wait)})
+
+    def register_hook(self, hook: Any) -> None:
+        """ipywidgets' Output and others see each display before it is sent."""
+        if not hasattr(self, "_hooks"):
+            self._hooks: list[Any] = []
+        self._hooks.append(hook)
+
+    def unregister_hook(self, hook: Any) -> bool:
+        if hook in getattr(self, "_hooks", ()):
+            self._hooks.remove(hook)
+            return True
+        return False
+
+
+class KernelFacade:
+    """What libraries ask of ``get_ipython().kernel``: its presence, comms, and the request that runs."""
+
+    def __init__(self, comms: Comms) -> None:
+        self.comm_manager = comms.manager
+        self.parent: dict[str, Any] = {}
+
+    def get_parent(self, channel: str | None = None) -> dict[str, Any]:
+        return self.parent
+
+    @property
+    def _parent_header(self) -> dict[str, Any]:
+        return self.parent
+
+
+class ResultHook(DisplayHook):
+    """The value of a cell's last expression."""
+
+    def write_output_prompt(self) -> None:
+        """The count travels with the result."""
+
+    def write_format_data(
+        self, format_dict: dict[str, Any], md_dict: dict[str, Any] | None = None
+    ) -> None:
+        data, metadata = outbox.bundle(format_dict, md_dict)
+        frame = {
+            "op": "result",
+            "data": data,
+            "metadata": metadata,
+            "execution_count": self.prompt_count,
+        }
+        if not outbox.send(frame):
+            print(data.get("text/plain", ""))
+
+    def finish_displayhook(self) -> None:
+        self._is_active = False
+
+
+class Shell(InteractiveShell):
+    """The shell as agents see it; see ``faces.py`` for its notebook twin."""
+
+    kernel: KernelFacade
+    displayhook_class = ResultHook
+    display_pub_class = Publisher
+
+    def init_history(self) -> None:
+        # The warden keeps the history. A database here would mean a thread, and no fork.
+        self.config.HistoryManager.enabled = False
+        super().init_history()
+
+    def init_hooks(self) -> None:
+        super().init_hooks()
+        from IPython.core import payloadpage
+
+        def show(shell: Any, data: Any, start: int = 0, screen_lines: int = 0, **_: Any) -> None:
+            if outbox.face == "jupyter":
+                payloadpage.page(data, start, screen_lines)
+            else:
+                text = data["text/plain"] if isinstance(data, dict) else data
+                print(_ANSI.sub("", text))
+
+        self.set_hook("show_in_pager", show, 99)
+
+    def init_io(self) -> None:
+        """The streams are set up by the interpreter."""
+
+    def enable_gui(self, gui: Any = None) -> None:
+        """There is no screen; ``%gui`` and ``%matplotlib`` must not fail for that."""
+
+    def ask_exit(self) -> None:
+        """``exit`` and ``quit``: a notebook is asked to close; an agent is told how it is done."""
+        if outbox.face == "jupyter":
+            self.payload_manager.write_payload({"source": "ask_exit", "keepkernel": True})
+        else:
+            raise SystemExit("exit was called; the kernel goes on. destroy() ends it.")
+
+    def set_next_input(self, s: str, replace: bool = False) -> None:
+        self.payload_manager.write_payload(
+            {"source": "set_next_input", "text": s, "replace": replace}
+        )
+
+    def system(self, cmd: str) -> None:  # type: ignore[override]
+        """``!command``: the command writes straight into our pipes, so its output streams."""
+        sys.stdout.flush()
+        line = self.var_expand(cmd, depth=1)
+        shell = os.environ.get("SHELL") or "/bin/sh"
+        with subprocess.Popen([shell, "-c", line], stdin=subprocess.DEVNULL) as process:
+            try:
+                process.wait()
+            except KeyboardInterrupt:
+                # The signal went to the whole group. A command that ignores it gets a moment.
+                try:
+                    process.wait(1)
+                except subprocess.TimeoutExpired:
+                    process.send_signal(signal.SIGKILL)
+                    process.wait()
+                raise
+        self.user_ns["_exit_code"] = process.returncode
+
+    def _showtraceback(self, etype: Any, evalue: Any, stb: list[str]) -> None:
+        try:
+            value = str(evalue)
+        except Exception:
+            value = "<unprintable exception>"
+        lines = list(stb)
+        if outbox.face == "text":
+            lines = [_ANSI.sub("", line) for line in lines]
+        error = {
+            "ename": getattr(etype, "__name__", str(etype)),
+            "evalue": value,
+            "traceback": lines,
+        }
+        outbox.error = error
+        if not outbox.send({"op": "error", **error}):
+            print("\n".join(lines), file=sys.stderr)
+
+
+def ask_input(prompt: str = "", *, password: bool = False) -> str:
+    """``input()`` and ``getpass()``: ask the client, or say clearly that nobody will answer."""
+    if not outbox.stdin_allowed or outbox.lifeline is None or not outbox.lifeline.open:
+        raise StdinNotImplementedError(
+            "input() was called, but the client does not answer questions. "
+            "Pass the value in the code instead (or on_input=… to execute)."
+        )
+    outbox.lifeline.send({"op": "input_request", "prompt": str(prompt), "password": password})
+    while True:
+        frame, _ = outbox.lifeline.receive()
+        if frame.get("op") == "input":
+            if frame.get("error"):
+                raise EOFError(frame["error"])
+            return str(frame.get("value", ""))
+
+
+def _input(prompt: object = "", /) -> str:
+    return ask_input(str(prompt))
+
+
+def _getpass(prompt: str = "Password: ", stream: object = None) -> str:
+    return ask_input(prompt, password=True)
+
+
+def make_shell(ipython_dir: str) -> Shell:
+    """The one shell of this process, with everything a first cell would have to import."""
+    config = Config()
+    config.HistoryManager.enabled = False
+    config.Completer.use_jedi = False  # namespace completion is milliseconds; jedi is seconds
+    config.InteractiveShell.autocall = 0
+    config.InteractiveShell.banner1 = ""
+    shell: Shell = Shell.instance(config=config, ipython_dir=ipython_dir)
+    builtins.input = _input
+    getpass.getpass = _getpass
+    return shell

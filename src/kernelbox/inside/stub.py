@@ -1,0 +1,152 @@
+"""The stub: a clean fork of the root that starts, parents and reaps the members of a family.
+
+It is a target (user code runs as its children), so it handles no Python signals, cannot be read
+by its children, and trusts nothing but its control socket. When that closes, the family ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import time
+from typing import NoReturn
+
+from kernelbox.inside import linux
+from kernelbox.inside.interpreter import Interpreter
+from kernelbox.wire import Decoder, Frame, GarbledFrame, encode
+
+_MAX_FDS = 8
+_LAST_CHILD_PATIENCE = 5.0
+
+
+class Stub:
+    """Waits for the warden's word and for the end of children; nothing else."""
+
+    def __init__(self, control: socket.socket, interpreter: Interpreter) -> None:
+        self._control = control
+        self._interpreter = interpreter
+        self._decoder = Decoder()
+        self._fds: list[int] = []
+        self._signals = linux.child_signal_fd()
+
+    def run(self) -> NoReturn:
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        poll.register(self._signals, select.POLLIN)
+        while True:
+            for fd, _ in poll.poll():
+                if fd == self._signals:
+                    linux.drain_signal_fd(self._signals)
+                    self._report_exits()
+                elif not self._read_orders():
+                    self._end()
+
+    def _read_orders(self) -> bool:
+        try:
+            data, fds, _, _ = socket.recv_fds(self._control, 1 << 16, _MAX_FDS)
+            frames = self._decoder.feed(data)
+        except (OSError, GarbledFrame):
+            return False
+        if not data:
+            return False
+        self._fds += fds
+        for frame in frames:
+            count = frame.get("fds", 0)
+            given, self._fds = self._fds[:count], self._fds[count:]
+            self._obey(frame, given)
+            for fd in given:
+                os.close(fd)
+        return True
+
+    def _obey(self, frame: Frame, fds: list[int]) -> None:
+        match frame["op"]:
+            case "interpreter":
+                self._start(frame, lambda: self._become_interpreter(frame, fds))
+            case "spawn":
+                self._start(frame, lambda: _become_command(frame, fds))
+            case "kill":
+                linux.kill_descendants(frame["pid"])
+                linux.send_signal([frame["pid"]], signal.SIGKILL)
+
+    def _start(self, frame: Frame, become: object) -> None:
+        try:
+            pid = os.fork()
+        except OSError as error:
+            self._say({"op": "failed", "tag": frame["tag"], "error": str(error)})
+            return
+        if pid == 0:
+            try:
+                self._control.close()
+                os.close(self._signals)
+                linux.unblock_signals()
+                os.setsid()
+                linux.die_with_parent()
+                linux.set_dumpable(True)
+                become()  # type: ignore[operator]
+            except BaseException as error:
+                with contextlib.suppress(OSError):
+                    os.write(2, f"kernelbox: {error!r}\n".encode())
+            finally:
+                os._exit(70)
+        self._say({"op": "started", "tag": frame["tag"], "pid": pid})
+
+    def _become_interpreter(self, frame: Frame, fds: list[int]) -> None:
+        linux.set_name("kb-python")
+        _make_killable_first()
+        self._interpreter.attach(fds, frame["token"])
+        self._interpreter.run()
+
+    def _report_exits(self) -> None:
+        for pid, status in linux.reap():
+            self._say({"op": "exit", "pid": pid, "status": status})
+
+    def _say(self, frame: Frame) -> None:
+        with contextlib.suppress(OSError):
+            self._control.sendall(encode(frame))
+
+    def _end(self) -> NoReturn:
+        deadline = time.monotonic() + _LAST_CHILD_PATIENCE
+        while linux.children(os.getpid()) and time.monotonic() < deadline:
+            linux.kill_descendants(os.getpid())
+            select.select([self._signals], [], [], 0.05)
+            linux.drain_signal_fd(self._signals)
+            linux.reap()
+        os._exit(0)
+
+
+def _become_command(frame: Frame, fds: list[int]) -> None:
+    """Exec a command whose descriptors are ``fds``, put at the numbers ``frame`` names."""
+    _make_killable_first()
+    null = os.open(os.devnull, os.O_RDWR)
+    # Out of the way first: a target number may be one of the sources.
+    lifted = [os.dup(fd) for fd in fds]
+    high = [os.dup2(fd, 600 + i) for i, fd in enumerate(lifted)]
+    os.dup2(null, 0)
+    for source, target in zip(high, frame["targets"], strict=True):
+        os.dup2(source, target, inheritable=True)
+    keep = {0, 1, 2, *frame["targets"]}
+    for name in os.listdir("/proc/self/fd"):
+        fd = int(name)
+        if fd not in keep:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+    with contextlib.suppress(OSError):
+        os.chdir(frame["cwd"])
+    os.execvpe(frame["argv"][0], frame["argv"], frame["environ"])
+
+
+def _make_killable_first() -> None:
+    """The OOM killer takes user code before it takes the stub that would report it."""
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("500")
+
+
+def main(control: socket.socket, interpreter: Interpreter) -> NoReturn:
+    """Be a stub until the control socket closes."""
+    linux.set_name("kb-stub")
+    linux.adopt_orphans()
+    linux.set_dumpable(False)
+    Stub(control, interpreter).run()

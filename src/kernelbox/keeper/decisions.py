@@ -1,0 +1,62 @@
+"""The keeper's decisions, as functions of plain data."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def warden_cause(status: int | None) -> str:
+    """Why a whole family ended without saying so itself."""
+    if status is None:
+        return "its processes ended or were killed"
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        try:
+            name = signal.Signals(number).name
+        except ValueError:
+            name = f"signal {number}"
+        return f"its warden was killed by {name}"
+    return f"its warden ended with exit code {os.waitstatus_to_exitcode(status)}"
+
+
+def not_found_words(wanted: str, names: Sequence[str]) -> str:
+    """What exists, and what to do."""
+    if names:
+        shown = ", ".join(repr(name) for name in sorted(names)[:20])
+        more = f" and {len(names) - 20} more" if len(names) > 20 else ""
+        here = f"kernels here: {shown}{more}"
+    else:
+        here = "there are no kernels here"
+    return f"no kernel named {wanted!r}; {here}. Create it with get_or_create({wanted!r})."
+
+
+def maybe_idle(
+    kernels: Mapping[str, Mapping[str, Any]], limits: Mapping[str, float], now: float
+) -> list[str]:
+    """Kernels to ask about: unused for their limit as far as we know. The warden decides."""
+    return [
+        kernel_id
+        for kernel_id, record in kernels.items()
+        if (limit := limits.get(kernel_id, 0)) > 0 and now - record["last_used_at"] >= limit
+    ]
+
+
+def next_idle_check(
+    kernels: Mapping[str, Mapping[str, Any]], limits: Mapping[str, float], now: float
+) -> float | None:
+    """Seconds until a kernel may have become idle; None if none ever does."""
+    due = [
+        record["last_used_at"] + limits[kernel_id] - now
+        for kernel_id, record in kernels.items()
+        if limits.get(kernel_id, 0) > 0
+    ]
+    return max(0.05, min(due)) if due else None
+
+
+def idle_period(limits: Mapping[str, float]) -> float:
+    """How often to look again: a quarter of the shortest limit, within reason."""
+    wanted = [limit for limit in limits.values() if limit > 0]
+    return min(max(min(wanted) / 4, 0.1), 60.0) if wanted else 60.0

@@ -1,0 +1,108 @@
+"""Where a home's files are: what the settings name, and a short private folder for sockets."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from dataclasses import dataclass
+
+from kernelbox.config import Settings
+from kernelbox.errors import BadInput, KeeperUnavailable
+
+_SOCKET_PATH_LIMIT = 107
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The places of one home. Two callers with the same settings have the same home."""
+
+    registry_path: str
+    runtime_dir: str
+    rundir: str
+    owner: int | None = None  # memory store: the process that its kernels end with
+
+    @property
+    def keeper_address(self) -> str:
+        return os.path.join(self.rundir, "keeper.sock")
+
+    @property
+    def lock_path(self) -> str:
+        return os.path.join(self.rundir, "keeper.lock")
+
+    def kernel_address(self, kernel_id: str) -> str:
+        return os.path.join(self.rundir, f"{kernel_id}.sock")
+
+
+def locate(settings: Settings) -> Home:
+    """The home that the settings mean. Nothing is made yet."""
+    registry = os.path.realpath(settings.registry_path)
+    runtime = os.path.realpath(settings.runtime_dir)
+    owner = os.getpid() if settings.store_backend == "memory" else None
+    key = f"{registry}\0{runtime}" + (f"\0{owner}" if owner else "")
+    digest = hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    rundir = os.path.join(_base(), digest)
+    if owner:
+        runtime = os.path.join(rundir, "runtime")
+        registry = ""
+    return Home(registry, runtime, rundir, owner)
+
+
+def prepare(home: Home) -> None:
+    """Make the folders, private to us; say clearly where that is not possible."""
+    _private_folder(os.path.dirname(home.rundir))
+    _private_folder(home.rundir)
+    for folder in filter(None, (os.path.dirname(home.registry_path), home.runtime_dir)):
+        try:
+            if not os.path.isdir(folder):
+                _make_private(folder)
+            if not os.access(folder, os.W_OK | os.X_OK):
+                raise PermissionError(13, "Permission denied")
+        except OSError as error:
+            raise BadInput(
+                f"the folder {folder!r} cannot be written: {error.strerror}. Point KERNELBOX_HOME "
+                "(or KERNELBOX_REGISTRY_PATH and KERNELBOX_RUNTIME_DIR) at a folder you own.",
+                path=folder,
+            ) from None
+
+
+def _base() -> str:
+    """A short folder that every process of this user agrees on, whatever its environment says."""
+    uid = os.getuid()
+    run = f"/run/user/{uid}"
+    if os.path.isdir(run) and os.access(run, os.W_OK | os.X_OK):
+        return os.path.join(run, "kernelbox")
+    return f"/tmp/kernelbox-{uid}"
+
+
+def _make_private(folder: str) -> None:
+    made = []
+    path = folder
+    while path and not os.path.isdir(path):
+        made.append(path)
+        path = os.path.dirname(path)
+    for path in reversed(made):
+        try:
+            os.mkdir(path, 0o700)
+        except FileExistsError:
+            continue
+        if os.path.basename(path) == ".kernelbox":
+            # Nobody wants a registry of live processes in their history.
+            with open(os.path.join(path, ".gitignore"), "w") as file:
+                file.write("*\n")
+
+
+def _private_folder(path: str) -> None:
+    try:
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        facts = os.lstat(path)
+    except OSError as error:
+        raise KeeperUnavailable(f"the socket folder {path!r} cannot be made: {error}") from None
+    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid():
+        raise KeeperUnavailable(
+            f"{path!r} is not a folder of yours; somebody may be trying to listen in. Remove it."
+        )
+    if facts.st_mode & 0o077:
+        os.chmod(path, 0o700)
+    if len(path) + 45 > _SOCKET_PATH_LIMIT:
+        raise KeeperUnavailable(f"the socket folder {path!r} is too long for Unix sockets")

@@ -1,0 +1,546 @@
+"""The keeper itself: answers clients, hands out families, notices ends, writes the registry."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from kernelbox.config import Settings, check_name
+from kernelbox.errors import (
+    BadInput,
+    BoxError,
+    KernelLost,
+    KernelNotFound,
+    StartupFailed,
+    to_wire,
+)
+from kernelbox.keeper import adoption, decisions
+from kernelbox.keeper.foreign import start_foreign
+from kernelbox.keeper.home import Home
+from kernelbox.keeper.registry import Grave, Record, Registry
+from kernelbox.keeper.roots import FamilyLink, Root, RootKey, WardenGone, fingerprint, key_for
+from kernelbox.reactor import Peer, Reactor, Timer
+from kernelbox.wire import PROTOCOL, Frame, build_id
+
+Reply = Callable[[dict[str, Any] | BoxError], None]
+
+_EXIT_STATUS_PATIENCE = 0.1
+_REFILL_DELAY = 0.15
+_FINGERPRINT_EVERY = 1.0
+_TRIES = 3
+_MOST_ROOTS = 4
+_END_PATIENCE = 10.0
+
+
+class Keeper:
+    """One per home. Everything happens in one thread, so nothing here needs a lock."""
+
+    def __init__(self, home: Home, listener: socket.socket, registry: Registry) -> None:
+        self.reactor = Reactor()
+        self.home = home
+        self.registry = registry
+        self.build = build_id()
+        self._listener = listener
+        self._roots: dict[RootKey, Root] = {}
+        self._families: set[FamilyLink] = set()
+        self._by_kernel: dict[str, FamilyLink] = {}
+        self._creating: dict[str, list[Reply]] = {}
+        self._ending: dict[str, list[Reply]] = {}
+        self._idle_limits: dict[str, float] = {}
+        self._idle_timer: Timer | None = None
+        self._settings = Settings()
+        self._used_at = time.monotonic()
+        self._fingerprinted: dict[RootKey, float] = {}
+        self._clients: set[Peer] = set()
+        listener.setblocking(False)
+        self.reactor.watch(listener.fileno(), self._accept)
+        if home.owner:
+            self._owner = os.pidfd_open(home.owner)
+            self.reactor.watch(self._owner, self._owner_ended)
+
+    def run(self) -> None:
+        adoption.adopt(self)
+        self._registry_changed()
+        self.reactor.call_later(1.0, self._consider_leaving)
+        self.reactor.run()
+
+    # -- clients ----------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        for _ in range(64):
+            try:
+                sock, _ = self._listener.accept()
+            except OSError:
+                return
+            self._welcome(sock)
+
+    def _welcome(self, sock: socket.socket) -> None:
+        def asked(frame: Frame) -> None:
+            self._asked(peer, frame)
+
+        peer = Peer(
+            self.reactor, sock, on_frame=asked, on_close=lambda: self._clients.discard(peer)
+        )
+        self._clients.add(peer)
+
+    def _asked(self, peer: Peer, frame: Frame) -> None:
+        self._used_at = time.monotonic()
+        request = frame.get("id")
+
+        def reply(content: dict[str, Any] | BoxError) -> None:
+            if isinstance(content, BoxError):
+                peer.send({"id": request, **to_wire(content)})
+            else:
+                peer.send({"id": request, "reply": content})
+
+        try:
+            if "settings" in frame:
+                self._settings = Settings.from_wire(frame["settings"])
+            handler = getattr(self, f"_op_{frame.get('op')}", None)
+            if handler is None:
+                raise BoxError(f"the keeper does not know the request {frame.get('op')!r}")
+            handler(frame, reply)
+        except BoxError as error:
+            reply(error)
+        except Exception as error:
+            reply(BoxError(f"internal error in the keeper: {error!r}"))
+
+    def _op_hello(self, frame: Frame, reply: Reply) -> None:
+        reply({"build": self.build, "protocol": PROTOCOL, "pid": os.getpid()})
+
+    def _op_hand_over(self, frame: Frame, reply: Reply) -> None:
+        """A newer build takes over: leave, and let every family live."""
+        reply({})
+        self.reactor.call_soon(self._leave)
+
+    # -- making kernels ---------------------------------------------------------------------
+
+    def _op_get_or_create(self, frame: Frame, reply: Reply) -> None:
+        name = check_name(frame["name"])
+        known = self.registry.find(name)
+        if known is not None and known["kernel_id"] not in self._ending:
+            self._idle_limits[known["kernel_id"]] = self._settings.kernel_idle_timeout
+            self._plan_idle_check()
+            reply({"record": known, "created": False})
+            return
+        if name in self._creating:
+            self._creating[name].append(reply)
+            return
+        self._creating[name] = [reply]
+        self._create(frame, name, tries=_TRIES)
+
+    def _create(self, frame: Frame, name: str, *, tries: int) -> None:
+        grave = self.registry.grave(name)
+        kernel_id = str(uuid.uuid4())
+        request = {
+            **frame,
+            "op": "become",
+            "kernel_id": kernel_id,
+            "address": self.home.kernel_address(kernel_id),
+            "mortal": bool(self.home.owner),
+            "epoch": grave.epoch if grave else 1,
+            "lost": _loss_words(grave) if grave else None,
+        }
+
+        def answered(content: dict[str, Any] | BoxError) -> None:
+            if isinstance(content, WardenGone) and tries > 1:
+                self._create(frame, name, tries=tries - 1)
+                return
+            if isinstance(content, BoxError):
+                self._created(name, self._explained(content, frame))
+                return
+            self._register(link, content["record"], frame)
+            self._created(name, {"record": content["record"], "created": True})
+
+        try:
+            if frame["settings"].get("kernel_type", "python3") != "python3":
+                link = start_foreign(self, request)
+            else:
+                link, notes = self._take_family(key_for(frame), self._settings.spares)
+                request["notes"] = notes
+        except BoxError as error:
+            self._created(name, error)
+            return
+        link.kernel_ids.add(kernel_id)
+        link.ask(request, answered)
+
+    def _created(self, name: str, content: dict[str, Any] | BoxError) -> None:
+        first = True
+        for reply in self._creating.pop(name, ()):
+            if isinstance(content, BoxError) or first:
+                reply(content)
+            else:
+                reply({**content, "created": False})
+            first = False
+
+    def _register(self, link: FamilyLink, record: Record, frame: Frame) -> None:
+        kernel_id = record["kernel_id"]
+        self.registry.forget_graves(record["name"])
+        self.registry.add(record)
+        link.kernel_ids.add(kernel_id)
+        self._by_kernel[kernel_id] = link
+        self._idle_limits[kernel_id] = Settings.from_wire(frame["settings"]).kernel_idle_timeout
+        self._plan_idle_check()
+        self._registry_changed()
+
+    def _explained(self, error: BoxError, frame: Frame) -> BoxError:
+        """An error about a family that never came up says what its root had to say."""
+        if isinstance(error, WardenGone):
+            root = self._roots.get(key_for(frame))
+            words = root.last_words() if root else self._root_words
+            return StartupFailed(
+                f"no kernel could be started with {frame['executable']!r}. {words}".strip()
+            )
+        return error
+
+    _root_words = ""
+
+    def _op_branch(self, frame: Frame, reply: Reply) -> None:
+        name = check_name(frame["name"])
+        source = self._known(str(frame["kernel"]))
+        if self.registry.find(name) is not None or name in self._creating:
+            raise BadInput(
+                f"there is a kernel named {name!r} already; destroy it or choose another name"
+            )
+        link = self._by_kernel.get(source["kernel_id"])
+        if link is None:
+            raise StartupFailed(f"kernel {source['name']!r} cannot be reached")
+        self._creating[name] = [reply]
+        kernel_id = str(uuid.uuid4())
+        request = {
+            "op": "branch",
+            "source": source["kernel_id"],
+            "kernel_id": kernel_id,
+            "name": name,
+            "address": self.home.kernel_address(kernel_id),
+            "settings": frame["settings"],
+            "session_name": frame.get("session_name"),
+            "tags": frame.get("tags"),
+        }
+
+        def answered(content: dict[str, Any] | BoxError) -> None:
+            if not isinstance(content, BoxError):
+                self._register(link, content["record"], frame)
+            self._created(name, content)
+
+        link.ask(request, answered)
+
+    # -- roots and spares -------------------------------------------------------------------
+
+    def _take_family(self, key: RootKey, spares: int) -> tuple[FamilyLink, list[str]]:
+        root = self._root(key)
+        root.used_at = time.monotonic()
+        while root.spares:
+            link = root.spares.pop(0)
+            if not link.closed:
+                break
+        else:
+            link = root.fork_family(self._new_link)
+        if spares:
+            self.reactor.call_later(_REFILL_DELAY, lambda: self._refill(key, spares))
+        notes = list(root.notes)
+        if key.start_environ:
+            names = ", ".join(name for name, _ in key.start_environ)
+            notes.append(f"started from an interpreter of its own, for the sake of {names}")
+        return link, notes
+
+    def _root(self, key: RootKey) -> Root:
+        root = self._roots.get(key)
+        now = time.monotonic()
+        if root is not None and now - self._fingerprinted.get(key, 0) > _FINGERPRINT_EVERY:
+            self._fingerprinted[key] = now
+            if fingerprint(key) != root.fingerprint:
+                # Packages changed under it: what it has imported is no longer what is installed.
+                self._drop_root(root)
+                root = None
+        if root is None:
+            while len(self._roots) >= _MOST_ROOTS:
+                self._drop_root(min(self._roots.values(), key=lambda other: other.used_at))
+            try:
+                root = Root(
+                    self.reactor,
+                    key,
+                    rundir=self.home.rundir,
+                    on_exit=self._warden_exited,
+                    on_close=self._root_ended,
+                )
+            except OSError as error:
+                raise StartupFailed(f"{key.executable!r} cannot be started: {error}") from None
+            self._roots[key] = root
+            self._fingerprinted[key] = now
+        return root
+
+    def _drop_root(self, root: Root) -> None:
+        self._roots.pop(root.key, None)
+        root.close()
+
+    def _root_ended(self, root: Root) -> None:
+        self._root_words = root.last_words()
+        if self._roots.get(root.key) is root:
+            del self._roots[root.key]
+        for spare in root.spares:
+            spare.close()
+
+    def _refill(self, key: RootKey, spares: int) -> None:
+        """Make spares again, one at a time, so that a user's first cell has the processor."""
+        root = self._roots.get(key)
+        if root is None or len(root.spares) >= spares:
+            return
+        link = root.fork_family(self._new_link)
+        link.tell({"op": "prime", "id": 0})
+        root.spares.append(link)
+        if len(root.spares) < spares:
+            self.reactor.call_later(_REFILL_DELAY / 3, lambda: self._refill(key, spares))
+
+    def _new_link(self, sock: socket.socket) -> FamilyLink:
+        link = FamilyLink(
+            self.reactor, sock, on_event=self._family_said, on_close=self._family_closed
+        )
+        self._families.add(link)
+        return link
+
+    # -- ends -------------------------------------------------------------------------------
+
+    def _family_said(self, link: FamilyLink, frame: Frame) -> None:
+        if frame["event"] == "ended":
+            self._kernel_ended(frame["kernel_id"], str(frame["cause"]), frame.get("epoch"))
+            link.kernel_ids.discard(frame["kernel_id"])
+
+    def _family_closed(self, link: FamilyLink) -> None:
+        """A warden is gone. Its root may be about to say how; give it a moment."""
+        self._families.discard(link)
+        for root in self._roots.values():
+            if link in root.spares:
+                root.spares.remove(link)
+        if link.kernel_ids & self.registry.kernels.keys():
+            self.reactor.call_later(_EXIT_STATUS_PATIENCE, lambda: self._bury_family(link))
+        self._answer_ended(link)
+
+    def _bury_family(self, link: FamilyLink) -> None:
+        cause = decisions.warden_cause(link.exit_status)
+        for kernel_id in list(link.kernel_ids):
+            self._kernel_ended(kernel_id, cause, None)
+
+    def _kernel_ended(self, kernel_id: str, cause: str, epoch: int | None) -> None:
+        self._by_kernel.pop(kernel_id, None)
+        self._idle_limits.pop(kernel_id, None)
+        if kernel_id in self._ending:
+            self.registry.remove(kernel_id)
+        else:
+            record = self.registry.kernels.get(kernel_id)
+            if record is not None and cause != "destroyed":
+                self.registry.bury(kernel_id, cause=cause, epoch=epoch)
+            with contextlib.suppress(OSError):
+                os.unlink(self.home.kernel_address(kernel_id))
+        self._registry_changed()
+
+    def _answer_ended(self, link: FamilyLink) -> None:
+        for kernel_id in list(self._ending):
+            if kernel_id in link.kernel_ids or kernel_id not in self._by_kernel:
+                self._by_kernel.pop(kernel_id, None)
+                self.registry.remove(kernel_id)
+                self._registry_changed()
+                for reply in self._ending.pop(kernel_id):
+                    reply({"destroyed": True, "kernel_id": kernel_id})
+
+    def _warden_exited(self, pid: int, status: int) -> None:
+        for link in self._families:
+            if link.pid == pid:
+                link.exit_status = status
+        self._exit_statuses[pid] = status
+        while len(self._exit_statuses) > 200:
+            self._exit_statuses.pop(next(iter(self._exit_statuses)))
+
+    @property
+    def _exit_statuses(self) -> dict[int, int]:
+        if not hasattr(self, "_statuses"):
+            self._statuses: dict[int, int] = {}
+        return self._statuses
+
+    # -- finding, listing, destroying -------------------------------------------------------
+
+    def _known(self, wanted: str) -> Record:
+        record = self.registry.find(wanted)
+        if record is not None:
+            return record
+        grave = self.registry.grave(wanted)
+        if grave is not None:
+            raise KernelLost(
+                f"kernel {grave.name!r} {_loss_words(grave)}. Its state is lost. "
+                f"get_or_create({grave.name!r}) makes a new one.",
+                kernel_id=grave.kernel_id,
+                name=grave.name,
+                cause=grave.cause,
+                ended_at=grave.ended_at,
+                epoch=grave.epoch,
+            )
+        raise KernelNotFound(
+            decisions.not_found_words(wanted, [r["name"] for r in self.registry.kernels.values()])
+        )
+
+    def _op_find(self, frame: Frame, reply: Reply) -> None:
+        reply({"record": self._known(str(frame["kernel"]))})
+
+    def _op_list(self, frame: Frame, reply: Reply) -> None:
+        records = sorted(self.registry.kernels.values(), key=lambda record: record["created_at"])
+        if not frame.get("refresh") or not records:
+            reply({"kernels": records, "problem": self.registry.problem})
+            return
+        fresh: dict[str, Record] = {}
+
+        def finish() -> None:
+            timer.cancel()
+            listed = [fresh.get(r["kernel_id"], {**r, "status": "unreachable"}) for r in records]
+            self.registry.kernels.update(
+                {key: value for key, value in fresh.items() if key in self.registry.kernels}
+            )
+            reply({"kernels": listed, "problem": self.registry.problem})
+
+        def described(kernel_id: str, content: dict[str, Any] | BoxError) -> None:
+            waiting.discard(kernel_id)
+            if not isinstance(content, BoxError):
+                fresh[kernel_id] = content["record"]
+            if not waiting and timer.callback is not None:
+                finish()
+
+        timer = self.reactor.call_later(5.0, finish)
+        waiting = {record["kernel_id"] for record in records}
+        for kernel_id in list(waiting):
+            link = self._by_kernel.get(kernel_id)
+            if link is None:
+                described(kernel_id, KernelNotFound("gone"))
+                continue
+            link.ask(
+                {"op": "describe", "kernel_id": kernel_id},
+                lambda content, kernel_id=kernel_id: described(kernel_id, content),  # type: ignore[misc]
+            )
+
+    def _op_destroy(self, frame: Frame, reply: Reply) -> None:
+        record = self.registry.find(str(frame["kernel"]))
+        if record is None:
+            # What died by itself is gone: destroying it means that nobody needs to hear of it.
+            grave = self.registry.grave(str(frame["kernel"]))
+            if grave is not None:
+                self.registry.forget_graves(grave.name)
+                self._registry_changed()
+            reply({"destroyed": False})
+            return
+        self._destroy(record, reply)
+
+    def _op_wipe(self, frame: Frame, reply: Reply) -> None:
+        records = list(self.registry.kernels.values())
+        waiting = {record["kernel_id"] for record in records}
+        if not waiting:
+            reply({"destroyed": []})
+            return
+
+        def gone(kernel_id: str) -> None:
+            waiting.discard(kernel_id)
+            if not waiting:
+                reply({"destroyed": [record["kernel_id"] for record in records]})
+
+        for record in records:
+            kernel_id = record["kernel_id"]
+            self._destroy(record, lambda _, kernel_id=kernel_id: gone(kernel_id))  # type: ignore[misc]
+
+    def _destroy(self, record: Record, reply: Reply) -> None:
+        """Answered when the kernel's processes are gone; what does not go is killed."""
+        kernel_id = record["kernel_id"]
+        if kernel_id in self._ending:
+            self._ending[kernel_id].append(reply)
+            return
+        self._ending[kernel_id] = [reply]
+        link = self._by_kernel.get(kernel_id)
+        if link is None:
+            self.registry.remove(kernel_id)
+            self._registry_changed()
+            for waiting in self._ending.pop(kernel_id):
+                waiting({"destroyed": True, "kernel_id": kernel_id})
+            return
+        alone = link.kernel_ids == {kernel_id}
+
+        def ended(content: dict[str, Any] | BoxError) -> None:
+            # The last kernel takes its family along, and then the end of the warden is the answer.
+            if not alone and not link.closed:
+                link.kernel_ids.discard(kernel_id)
+                self._by_kernel.pop(kernel_id, None)
+                self.reactor.call_soon(lambda: self._answer_ended(link))
+
+        link.ask({"op": "end", "kernel_id": kernel_id, "cause": "destroyed"}, ended)
+        self.reactor.call_later(_END_PATIENCE, lambda: self._force(kernel_id, link))
+
+    def _force(self, kernel_id: str, link: FamilyLink) -> None:
+        if kernel_id in self._ending and link.pid and not link.closed:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(link.pid, 9)
+
+    # -- idle kernels -----------------------------------------------------------------------
+
+    def _plan_idle_check(self) -> None:
+        delay = decisions.next_idle_check(self.registry.kernels, self._idle_limits, time.time())
+        if delay is None:
+            return
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        self._idle_timer = self.reactor.call_later(delay, self._check_idle)
+
+    def _check_idle(self) -> None:
+        for kernel_id in decisions.maybe_idle(
+            self.registry.kernels, self._idle_limits, time.time()
+        ):
+            link = self._by_kernel.get(kernel_id)
+            if link is None or kernel_id in self._ending:
+                continue
+
+            def answered(content: dict[str, Any] | BoxError, kernel_id: str = kernel_id) -> None:
+                record = self.registry.kernels.get(kernel_id)
+                if record is not None and not isinstance(content, BoxError):
+                    used = content.get("last_used_at")
+                    if used is None and not content.get("retired"):
+                        used = time.time() - self._idle_limits.get(kernel_id, 0) * 0.5
+                    record["last_used_at"] = used or record["last_used_at"]
+
+            idle = self._idle_limits[kernel_id]
+            link.ask({"op": "retire", "kernel_id": kernel_id, "idle": idle}, answered)
+        self._idle_timer = self.reactor.call_later(
+            decisions.idle_period(self._idle_limits), self._check_idle
+        )
+
+    # -- leaving ----------------------------------------------------------------------------
+
+    def _consider_leaving(self) -> None:
+        """With nothing to keep and nobody asking, a keeper is only a process too many."""
+        quiet = time.monotonic() - self._used_at
+        linger = self._settings.keeper_linger
+        busy = self.registry.kernels or self._creating or self._ending
+        if not busy and quiet >= linger:
+            self._leave()
+            return
+        wait = max(0.05, min(linger - quiet if not busy else linger, 5.0))
+        self.reactor.call_later(wait, self._consider_leaving)
+
+    def _leave(self) -> None:
+        with contextlib.suppress(OSError):
+            os.unlink(self.home.keeper_address)
+        for root in list(self._roots.values()):
+            self._drop_root(root)
+        self.registry.save()
+        self.reactor.stop()
+
+    def _owner_ended(self) -> None:
+        """Memory store: the process is gone, and its kernels go with it (their wardens are told
+        by the end of our connection)."""
+        self._leave()
+
+    def _registry_changed(self) -> None:
+        self.reactor.call_soon(self.registry.save)
+
+
+def _loss_words(grave: Grave) -> str:
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(grave.ended_at))
+    return f"ended at {when}: {grave.cause}"

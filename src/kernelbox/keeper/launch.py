@@ -1,0 +1,79 @@
+"""Starting the keeper: under a lock, detached, ready when this returns."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import sys
+
+from kernelbox.errors import KeeperUnavailable
+from kernelbox.keeper.home import Home, prepare
+
+
+def package_parent() -> str:
+    """The folder that ``kernelbox`` is imported from, wherever this process found it."""
+    return os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def importable(environ: dict[str, str], parent: str) -> dict[str, str]:
+    """``environ`` with ``parent`` at the end of PYTHONPATH: a test or a script may have put us on
+    ``sys.path`` by hand."""
+    path = environ.get("PYTHONPATH")
+    return {**environ, "PYTHONPATH": f"{path}{os.pathsep}{parent}" if path else parent}
+
+
+def ensure_keeper(home: Home) -> None:
+    """Return when a keeper listens; a hundred callers at once start one."""
+    if is_listening(home.keeper_address):
+        return
+    prepare(home)
+    lock = os.open(home.lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not is_listening(home.keeper_address):
+            _start(home)
+    finally:
+        os.close(lock)
+
+
+def is_listening(address: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.settimeout(5)
+        try:
+            sock.connect(address)
+        except OSError:
+            return False
+        return True
+
+
+def _start(home: Home) -> None:
+    import subprocess
+
+    command = [sys.executable, "-P", "-m", "kernelbox.keeper", home.rundir, home.registry_path]
+    command += [home.runtime_dir, str(home.owner or 0)]
+    environ = {
+        name: value
+        for name, value in os.environ.items()
+        if name in ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "USER")
+        or name.startswith(("PYTHON", "LD_"))
+    }
+    # The process that is started forks the keeper and ends when it is ready, so that the keeper
+    # is nobody's child here and leaves no zombie behind.
+    try:
+        ended = subprocess.run(
+            command,
+            cwd="/",
+            env=importable(environ, package_parent()),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            timeout=60,
+            start_new_session=True,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise KeeperUnavailable(f"the keeper could not be started: {error}") from None
+    if ended.returncode != 0:
+        words = ended.stderr.decode("utf-8", "replace").strip()[-2000:]
+        raise KeeperUnavailable(f"the keeper could not be started: {words}")

@@ -1,0 +1,247 @@
+"""Roots: a warm interpreter per kind of kernel, and the families that are forked from it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from kernelbox.errors import BoxError, StartupFailed, from_wire
+from kernelbox.keeper.launch import importable
+from kernelbox.reactor import Peer, Reactor
+from kernelbox.wire import Frame
+
+_START_ONLY = ("PYTHON", "LD_", "MALLOC_")
+_START_ONLY_NAMES = {"GLIBC_TUNABLES"}
+_POOLS = ("OMP_", "MKL_", "OPENBLAS_", "KMP_", "GOMP_", "NUMEXPR_", "BLIS_")
+_PASSED = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "USER", "TZ")
+
+
+@dataclass(frozen=True, slots=True)
+class RootKey:
+    """What must be the same for two kernels to be forked from one root."""
+
+    executable: str
+    package_parent: str
+    start_environ: tuple[tuple[str, str], ...]
+    preload: tuple[str, ...]
+
+
+def key_for(request: Frame) -> RootKey:
+    """The root a request needs. Variables that only matter when a process starts cannot take
+    effect in a fork, so they are part of the key; thread-pool ones only once a library that
+    reads them may have been preloaded."""
+    preload = tuple(request["settings"].get("preload") or ())
+    names = _START_ONLY + (_POOLS if preload else ())
+    chosen = {
+        name: value
+        for name, value in request["environ"].items()
+        if name.startswith(names) or name in _START_ONLY_NAMES
+    }
+    return RootKey(
+        str(request["executable"]),
+        str(request["package_parent"]),
+        tuple(sorted(chosen.items())),
+        preload,
+    )
+
+
+class FamilyLink:
+    """The keeper's line to one warden; also how its end is noticed."""
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        sock: socket.socket,
+        *,
+        on_event: Callable[[FamilyLink, Frame], None],
+        on_close: Callable[[FamilyLink], None],
+    ) -> None:
+        self.pid = 0
+        self.kernel_ids: set[str] = set()
+        self.exit_status: int | None = None
+        self.ready_at = 0.0
+        self._on_event = on_event
+        self._on_close = on_close
+        self._waiting: dict[int, Callable[[dict[str, Any] | BoxError], None]] = {}
+        self._next = 0
+        self._peer = Peer(reactor, sock, on_frame=self._said, on_close=self._closed)
+
+    @property
+    def closed(self) -> bool:
+        return self._peer.closed
+
+    def ask(
+        self, request: Frame, on_reply: Callable[[dict[str, Any] | BoxError], None]
+    ) -> None:
+        """Send a request; exactly one reply or error comes, also when the warden dies."""
+        if self._peer.closed:
+            on_reply(StartupFailed("the kernel's warden ended"))
+            return
+        self._next += 1
+        self._waiting[self._next] = on_reply
+        self._peer.send({**request, "id": self._next})
+
+    def tell(self, frame: Frame) -> None:
+        self._peer.send(frame)
+
+    def close(self) -> None:
+        self._peer.close()
+
+    def _said(self, frame: Frame) -> None:
+        if "event" in frame and "id" not in frame:
+            self._on_event(self, frame)
+            return
+        on_reply = self._waiting.pop(frame.get("id", 0), None)
+        if on_reply is not None:
+            on_reply(from_wire(frame) if "error" in frame else frame.get("reply") or {})
+
+    def _closed(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for on_reply in waiting.values():
+            on_reply(WardenGone("the kernel's warden ended before it answered"))
+        self._on_close(self)
+
+
+class WardenGone(StartupFailed):
+    """Raised inside the keeper when a family ends before it was ready: worth one more try."""
+
+
+class Root:
+    """One root process. It ends when we close its control socket; its families live on."""
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        key: RootKey,
+        *,
+        rundir: str,
+        on_exit: Callable[[int, int], None],
+        on_close: Callable[[Root], None],
+    ) -> None:
+        self.key = key
+        self.spares: list[FamilyLink] = []
+        self.notes: list[str] = []
+        self.used_at = time.monotonic()
+        self.fingerprint = fingerprint(key)
+        self.log_path = os.path.join(rundir, "root.log")
+        self._forking: list[FamilyLink] = []
+        self._on_exit = on_exit
+        self._on_close = on_close
+        mine, theirs = socket.socketpair()
+        environ = {name: os.environ[name] for name in _PASSED if name in os.environ}
+        environ |= dict(key.start_environ)
+        self._log_start = _size(self.log_path)
+        with open(self.log_path, "ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    key.executable,
+                    "-P",
+                    "-m",
+                    "kernelbox.warden",
+                    str(theirs.fileno()),
+                    os.path.join(rundir, "ipython"),
+                    *key.preload,
+                ],
+                cwd="/",
+                env=importable(environ, key.package_parent),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        theirs.close()
+        self._peer = Peer(reactor, mine, on_frame=self._said, on_close=self._closed)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def fork_family(self, make_link: Callable[[socket.socket], FamilyLink]) -> FamilyLink:
+        """A new family, not anybody's yet. Works at once, also while the root still warms up."""
+        mine, theirs = socket.socketpair()
+        link = make_link(mine)
+        self._forking.append(link)
+        self._peer.send_bytes(b"f", [theirs.fileno()])
+        theirs.close()
+        return link
+
+    def last_words(self) -> str:
+        """What the root wrote before it ended, for the error message."""
+        with contextlib.suppress(OSError), open(self.log_path, "rb") as file:
+            file.seek(self._log_start)
+            return file.read().decode("utf-8", "replace").strip()[-1500:]
+        return ""
+
+    def close(self) -> None:
+        for spare in self.spares:
+            spare.close()
+        self.spares = []
+        self._peer.close()
+        self._reap()
+
+    def _reap(self) -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(0)
+
+    def _said(self, frame: Frame) -> None:
+        match frame.get("op"):
+            case "warm":
+                self.notes = list(frame.get("notes") or ())
+            case "forked":
+                if self._forking:
+                    link = self._forking.pop(0)
+                    link.pid = frame["pid"]
+                    if not link.pid:
+                        link.close()
+                        link._closed()
+            case "exit":
+                self._on_exit(frame["pid"], frame["status"])
+
+    def _closed(self) -> None:
+        # Families it had not forked yet hear of it by the end-of-file on their own sockets.
+        self._forking = []
+        self._reap()
+        self._on_close(self)
+
+
+def fingerprint(key: RootKey) -> tuple[Any, ...]:
+    """Changes when packages are installed, upgraded or removed under a root."""
+    folders = {key.package_parent}
+    prefix = os.path.dirname(os.path.dirname(os.path.abspath(key.executable)))
+    lib = os.path.join(prefix, "lib")
+    with contextlib.suppress(OSError):
+        for name in os.listdir(lib):
+            if name.startswith("python3"):
+                folders.add(os.path.join(lib, name, "site-packages"))
+    times = []
+    for folder in sorted(folders):
+        with contextlib.suppress(OSError):
+            times.append((folder, os.stat(folder).st_mtime_ns))
+    package = os.path.join(key.package_parent, "kernelbox")
+    return (*times, newest_source(package))
+
+
+def newest_source(package: str) -> int:
+    """The latest change of a package's source files; caches do not count."""
+    newest = 0
+    for folder, subfolders, files in os.walk(package):
+        if "__pycache__" in subfolders:
+            subfolders.remove("__pycache__")
+        for name in files:
+            with contextlib.suppress(OSError):
+                newest = max(newest, os.stat(os.path.join(folder, name)).st_mtime_ns)
+    return newest
+
+
+def _size(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except OSError:
+        return 0

@@ -1,0 +1,280 @@
+"""One thread, one epoll: callbacks on file descriptors, timers, and sockets that speak frames."""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import heapq
+import itertools
+import os
+import select
+import socket
+import struct
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from kernelbox.wire import Decoder, Frame, GarbledFrame, encode
+
+Callback = Callable[[], None]
+
+READ_SIZE = 1 << 18
+_CREDENTIALS = struct.Struct("3i")
+_MAX_FDS = 16
+
+
+class Timer:
+    """A call that is due; ``cancel`` makes it not happen."""
+
+    __slots__ = ("callback", "due")
+
+    def __init__(self, due: float, callback: Callback) -> None:
+        self.due = due
+        self.callback: Callback | None = callback
+
+    def cancel(self) -> None:
+        self.callback = None
+
+
+class Reactor:
+    """Calls back when a descriptor is ready or a timer is due, until :meth:`stop`."""
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._watched: dict[int, tuple[Callback | None, Callback | None]] = {}
+        self._timers: list[tuple[float, int, Timer]] = []
+        self._order = itertools.count()
+        self._soon: deque[Callback] = deque()
+        self._running = False
+
+    def watch(
+        self, fd: int, on_read: Callback | None, *, on_write: Callback | None = None
+    ) -> None:
+        """Call back when ``fd`` can be read or written; both None stops watching."""
+        mask = (select.EPOLLIN if on_read else 0) | (select.EPOLLOUT if on_write else 0)
+        known = fd in self._watched
+        if not mask:
+            self.forget(fd)
+        elif known:
+            self._epoll.modify(fd, mask)
+            self._watched[fd] = (on_read, on_write)
+        else:
+            self._epoll.register(fd, mask)
+            self._watched[fd] = (on_read, on_write)
+
+    def forget(self, fd: int) -> None:
+        """Stop watching ``fd``; call it before the descriptor is closed."""
+        if self._watched.pop(fd, None) is not None:
+            with contextlib.suppress(OSError):
+                self._epoll.unregister(fd)
+
+    def call_later(self, delay: float, callback: Callback) -> Timer:
+        timer = Timer(time.monotonic() + delay, callback)
+        heapq.heappush(self._timers, (timer.due, next(self._order), timer))
+        return timer
+
+    def call_soon(self, callback: Callback) -> None:
+        """Call back before the next wait, after what is being handled now."""
+        self._soon.append(callback)
+
+    def stop(self) -> None:
+        self._running = False
+
+    def run(self) -> None:
+        self._running = True
+        while self._running:
+            self.turn()
+
+    def turn(self, longest: float | None = None) -> None:
+        """Wait once, at most ``longest`` seconds, and handle all that is ready."""
+        for fd, happened in self._epoll.poll(self._patience(longest)):
+            entry = self._watched.get(fd)
+            if entry is None:
+                continue  # forgotten by a callback of this same turn
+            on_read, on_write = entry
+            hung_up = happened & (select.EPOLLHUP | select.EPOLLERR)
+            if on_write is not None and happened & (select.EPOLLOUT | hung_up):
+                on_write()
+            if on_read is not None and happened & (select.EPOLLIN | hung_up):
+                current = self._watched.get(fd)
+                if current is not None and current[0] is on_read:
+                    on_read()
+        now = time.monotonic()
+        while self._timers and self._timers[0][0] <= now:
+            timer = heapq.heappop(self._timers)[2]
+            if timer.callback is not None:
+                timer.callback()
+        while self._soon:
+            self._soon.popleft()()
+
+    def close(self) -> None:
+        self._epoll.close()
+
+    def _patience(self, longest: float | None) -> float:
+        if self._soon:
+            return 0
+        while self._timers and self._timers[0][2].callback is None:
+            heapq.heappop(self._timers)
+        if not self._timers:
+            return -1 if longest is None else longest
+        wait = max(0.0, self._timers[0][0] - time.monotonic())
+        return wait if longest is None else min(wait, longest)
+
+
+class Peer:
+    """A non-blocking stream socket that sends and receives frames, descriptors included."""
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        sock: socket.socket,
+        *,
+        on_frame: Callable[[Frame], None],
+        on_close: Callable[[], None],
+        on_drain: Callable[[], None] | None = None,
+        ancillary: bool = False,
+    ) -> None:
+        """``ancillary`` also collects the sender's pid and passed descriptors."""
+        sock.setblocking(False)
+        self.sock = sock
+        self.fd = sock.fileno()
+        self.sender_pid = 0
+        self.fds: list[int] = []
+        self.closed = False
+        self._reactor = reactor
+        self._on_frame = on_frame
+        self._on_close = on_close
+        self._on_drain = on_drain
+        self._ancillary = ancillary
+        self._decoder = Decoder()
+        self._out: deque[tuple[memoryview, Sequence[int]]] = deque()
+        self._backlog = 0
+        self._polling = False
+        reactor.watch(self.fd, self._readable)
+
+    @property
+    def backlog(self) -> int:
+        """Bytes that the other side has not taken yet."""
+        return self._backlog
+
+    def send(self, frame: Frame, fds: Sequence[int] = ()) -> None:
+        """Send now or as soon as there is room. ``fds`` are duplicated by the kernel when sent;
+        the caller keeps its own open until then and may close them when this returns True-ish
+        backlog is empty (we dup them if they have to wait)."""
+        self.send_bytes(encode(frame), fds)
+
+    def send_bytes(self, data: bytes, fds: Sequence[int] = ()) -> None:
+        if self.closed:
+            return
+        if fds:
+            fds = [os.dup(fd) for fd in fds]
+        self._out.append((memoryview(data), fds))
+        self._backlog += len(data)
+        if len(self._out) == 1:
+            self._flush()
+            if self._out and not self.closed:
+                self._reactor.watch(self.fd, self._readable, on_write=self._writable)
+
+    def poll(self) -> None:
+        """Handle what has already arrived, without waiting for the reactor to say so."""
+        if not self.closed and not self._polling:
+            self._readable()
+
+    def close(self) -> None:
+        """Close without telling ``on_close`` (the closer knows)."""
+        if self.closed:
+            return
+        self.closed = True
+        self._reactor.forget(self.fd)
+        self.sock.close()
+        for _, fds in self._out:
+            _close_all(fds)
+        _close_all(self.fds)
+        self.fds = []
+        self._out.clear()
+        self._backlog = 0
+
+    def _readable(self) -> None:
+        try:
+            data = self._receive()
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._lost()
+            return
+        try:
+            frames = self._decoder.feed(data)
+        except GarbledFrame:
+            self._lost()
+            return
+        self._polling = True
+        try:
+            for frame in frames:
+                if self.closed:
+                    return
+                self._on_frame(frame)
+        finally:
+            self._polling = False
+
+    def _receive(self) -> bytes:
+        if not self._ancillary:
+            return self.sock.recv(READ_SIZE)
+        room = socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(4 * _MAX_FDS)
+        data, extras, _, _ = self.sock.recvmsg(READ_SIZE, room, socket.MSG_CMSG_CLOEXEC)
+        for level, kind, content in extras:
+            if level != socket.SOL_SOCKET:
+                continue
+            if kind == socket.SCM_RIGHTS:
+                received = array.array("i")
+                received.frombytes(content[: len(content) - len(content) % received.itemsize])
+                self.fds.extend(received)
+            elif kind == socket.SCM_CREDENTIALS:
+                self.sender_pid = _CREDENTIALS.unpack(content)[0]
+        return data
+
+    def _writable(self) -> None:
+        self._flush()
+        if not self._out and not self.closed:
+            self._reactor.watch(self.fd, self._readable)
+            if self._on_drain is not None:
+                self._on_drain()
+
+    def _flush(self) -> None:
+        while self._out:
+            data, fds = self._out[0]
+            try:
+                if fds:
+                    sent = socket.send_fds(self.sock, [data], list(fds))
+                else:
+                    sent = self.sock.send(data)
+            except BlockingIOError:
+                return
+            except OSError:
+                # The reading side tells the story (end-of-file, with what was said before it).
+                self._out.clear()
+                self._backlog = 0
+                return
+            _close_all(fds)
+            self._backlog -= sent
+            if sent < len(data):
+                self._out[0] = (data[sent:], ())
+            else:
+                self._out.popleft()
+
+    def _lost(self) -> None:
+        if not self.closed:
+            self.close()
+            self._on_close()
+
+
+def _close_all(fds: Sequence[int]) -> None:
+    for fd in fds:
+        with contextlib.suppress(OSError):
+            os.close(fd)
+
+
+def remaining(deadline: float) -> float:
+    """Seconds until a monotonic deadline, never negative."""
+    return max(0.0, deadline - time.monotonic())

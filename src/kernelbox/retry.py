@@ -1,0 +1,63 @@
+"""Self-correcting execution: run, and on failure ask the caller for better code.
+
+The rules are one generator that is told results and asks for runs and repairs; the blocking and
+the asyncio entrance drive the same one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator
+from dataclasses import dataclass
+
+from kernelbox.errors import BadInput
+from kernelbox.result import AttemptSnapshot, ExecutionResult
+
+Repair = Callable[[ExecutionResult, int], str | None]
+AsyncRepair = Callable[[ExecutionResult, int], "str | None | Awaitable[str | None]"]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Run this code and send the result back."""
+
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mend:
+    """Ask ``on_error_fn(result, attempt)`` and send its answer back."""
+
+    result: ExecutionResult
+    attempt: int
+
+
+def attempts(code: str, max_attempts: int) -> Generator[
+    Run | Mend, ExecutionResult | str | None, ExecutionResult
+]:
+    """The rules: attempts count from 1, the first run included; after the last failure nobody is
+    asked any more, and the result keeps the last output and error."""
+    if isinstance(max_attempts, bool) or not isinstance(max_attempts, int) or max_attempts < 1:
+        raise BadInput(f"max_attempts is a whole number from 1 on, not {max_attempts!r}")
+    history: list[AttemptSnapshot] = []
+    for attempt in range(1, max_attempts + 1):
+        result = yield Run(code)
+        assert isinstance(result, ExecutionResult)
+        history.append(
+            AttemptSnapshot(
+                attempt, code, result.status, result.output, result.stderr, result.error
+            )
+        )
+        result.attempts = history
+        if result.ok:
+            return result
+        if attempt == max_attempts:
+            break
+        better = yield Mend(result, attempt)
+        if better is not None:
+            if not isinstance(better, str):
+                raise BadInput(
+                    f"on_error_fn returns code or None, not {type(better).__name__}"
+                )
+            code = better
+    result.status = "max_attempts_exceeded"
+    return result

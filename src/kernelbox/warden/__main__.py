@@ -1,0 +1,29 @@
+"""The program of the root: warm up, then fork a family for each request of the keeper.
+
+Started by the keeper as ``python -m kernelbox.warden CONTROL_FD IPYTHON_DIR [MODULE…]``. All code
+that a warden will need is imported here, before any fork: it is shared by all of them, and an
+upgrade of the files on disk cannot pull the rug from under a running kernel.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+
+import zmq  # noqa: F401  (imported here so that every warden shares it)
+
+from kernelbox.inside import linux, root
+from kernelbox.warden import family
+from kernelbox.wire import encode
+
+
+def main(argv: list[str]) -> None:
+    control = socket.socket(fileno=int(argv[1]))
+    linux.set_name("kb-root")
+    interpreter, failures = root.build(argv[2], argv[3:])
+    control.sendall(encode({"op": "warm", "notes": failures}))
+    root.serve(control, interpreter, family.main)
+
+
+if __name__ == "__main__":
+    main(sys.argv)

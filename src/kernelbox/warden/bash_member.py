@@ -1,0 +1,140 @@
+"""A kernel's bash as the warden sees it: one real shell that lives on between commands."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from kernelbox.inside import bash, linux
+from kernelbox.inside.outlets import MARK_TOKEN_LENGTH
+from kernelbox.reactor import Reactor
+from kernelbox.warden.exits import Exit, explain
+from kernelbox.warden.streams import Streams
+
+_FDS = bash.Fds()
+
+
+class BashOwner(Protocol):
+    """Who is told what a shell prints, when its command ends, and when it ends itself."""
+
+    def bash_printed(self, name: str, text: str) -> None: ...
+    def bash_done(self, exit_code: int) -> None: ...
+    def bash_ended(self, exit: Exit) -> None: ...
+
+
+class BashMember:
+    """Makes the pipes, talks the protocol of ``inside/bash.py`` over them, and can always kill."""
+
+    role = "bash"
+
+    def __init__(self, reactor: Reactor, owner: BashOwner) -> None:
+        self._reactor = reactor
+        self._owner = owner
+        self._talk = bash.BashTalk()
+        self.pid = 0
+        self.ended: Exit | None = None
+        self._killed_by_us: str | None = None
+        self._waiting: str | None = None
+        out_read, out_write = os.pipe()
+        err_read, err_write = os.pipe()
+        code_read, self._code = os.pipe()
+        self._status, status_write = os.pipe()
+        self._text = os.memfd_create("kernelbox-bash")
+        os.set_blocking(self._status, False)
+        self._far = [out_write, err_write, code_read, self._text, status_write]
+        self._streams = Streams(
+            reactor,
+            (out_read, err_read),
+            secrets.token_hex(MARK_TOKEN_LENGTH // 2),  # nobody writes marks here
+            on_text=self._printed,
+            poll_frames=lambda: None,
+        )
+        reactor.watch(self._status, self._status_readable)
+
+    def order(self, cwd: str, environ: Mapping[str, str]) -> tuple[dict[str, Any], list[int]]:
+        """What the stub is to start, and the descriptors for it."""
+        order = {
+            "argv": bash.command(),
+            "environ": bash.environment(environ, _FDS),
+            "cwd": cwd,
+            "targets": [1, 2, _FDS.code, _FDS.text, _FDS.status],
+            "fds": len(self._far),
+        }
+        return order, self._far
+
+    def handed_over(self) -> None:
+        for fd in self._far:
+            if fd != self._text:
+                os.close(fd)
+        self._far = []
+
+    def started(self, pid: int) -> None:
+        self.pid = pid
+
+    def run(self, code: str) -> None:
+        """Start a command, now or as soon as the shell is up. ValueError: bash cannot be given it."""
+        if not self._talk.ready:
+            bash.BashTalk().begin(code)  # refuse now what would be refused then
+            self._waiting = code
+            return
+        send = self._talk.begin(code)
+        os.ftruncate(self._text, 0)
+        os.pwrite(self._text, send.text, 0)
+        os.write(self._code, send.code)
+
+    def interrupt(self, *, hard: bool = False) -> None:
+        """SIGINT to the shell and its command; ``hard`` kills a command that ignores it."""
+        if not self.pid or self.ended is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGINT)
+        if hard:
+            linux.kill_descendants(self.pid)
+
+    def kill(self, why: str) -> None:
+        """End the shell and all that it runs."""
+        if self.ended is None and self.pid:
+            self._killed_by_us = why
+            linux.kill_descendants(self.pid)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+    def exited(self, status: int) -> None:
+        if self.ended is not None:
+            return
+        self.ended = explain(status, killed_by_us=self._killed_by_us)
+        self._streams.drain(last=True)
+        self._streams.close()
+        self._reactor.forget(self._status)
+        for fd in (self._status, self._code, self._text):
+            os.close(fd)
+        self._owner.bash_ended(self.ended)
+
+    def _printed(self, name: str, text: str) -> None:
+        if self._talk.ready:  # before that, bash complains that it has no terminal
+            self._owner.bash_printed(name, text)
+
+    def _status_readable(self) -> None:
+        try:
+            data = os.read(self._status, 1 << 12)
+        except BlockingIOError:
+            return
+        if not data:
+            self._reactor.forget(self._status)
+            return
+        if not self._talk.ready:
+            self._streams.drain()  # the noise of the start is older than the word "ready"
+        for event in self._talk.feed(data):
+            if isinstance(event, bash.Ready):
+                code, self._waiting = self._waiting, None
+                if code is not None:
+                    self.run(code)
+            elif isinstance(event, bash.Again):
+                os.write(self._code, event.code)
+            else:
+                self._streams.drain()
+                self._owner.bash_done(event.exit_code)

@@ -1,0 +1,105 @@
+"""One execution, from the queue to its result."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from kernelbox.spool import Event, Spool
+from kernelbox.warden.digest import Digest
+
+Result = dict[str, Any]
+Subscriber = Callable[[int, Event], None]
+"""Told of each event, with its number."""
+
+
+@dataclass(slots=True)
+class Loss:
+    """Why a namespace is not what it was."""
+
+    state: str
+    cause: str
+    ename: str = "KernelDied"
+
+
+@dataclass(slots=True, eq=False)
+class Execution:
+    """A cell or a bash command: what was asked for, and what has become of it so far."""
+
+    id: str
+    code: str
+    language: str = "python"
+    timeout: float | None = None
+    limit: int = 10_000
+    interrupt_grace: float = 2.0
+    kill_grace: float = 5.0
+    expect_epoch: int | None = None
+    stdin: bool = False
+    face: str = "text"
+    silent: bool = False
+    store_history: bool = True
+    user_expressions: dict[str, str] = field(default_factory=dict)
+    internal: bool = False
+    origin: Any = None
+    parent: dict[str, Any] | None = None  # the Jupyter request, for libraries that look at it
+    on_finish: Callable[[Result], None] | None = None
+    on_input: Callable[[str, bool], None] | None = None
+    subscribers: list[Subscriber] = field(default_factory=list)
+
+    digest: Digest = field(init=False)
+    spool: Spool | None = None
+    started_at: float = 0.0
+    oom_before: int = 0
+    steps: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    timed_out: bool = False
+    cancelled: str | None = None
+    error: dict[str, Any] | None = None
+    reply: dict[str, Any] = field(default_factory=dict)
+    result: Result | None = None
+
+    def __post_init__(self) -> None:
+        self.digest = Digest(self.limit)
+
+    @property
+    def finished(self) -> bool:
+        return self.result is not None
+
+    def add(self, event: Event) -> None:
+        """Take in an event: into the spool, the digest, and to whoever follows it."""
+        number = self.spool.append(event) if self.spool is not None else 0
+        self.digest.add(event)
+        for subscriber in self.subscribers:
+            subscriber(number, event)
+
+    def finish(self, outcome: Result) -> Result:
+        """The result, from the outcome that the kernel decided on and the output collected here."""
+        elapsed = time.monotonic() - self.started_at if self.started_at else 0.0
+        digest = self.digest.finish()
+        notes = list(self.notes)
+        if digest["truncated"]:
+            notes.append(f"output was cut; output(kernel, {self.id!r}) reads all of it")
+        if self.spool is not None and self.spool.failure:
+            notes.append(self.spool.failure)
+        self.result = {
+            "execution_id": self.id,
+            "duration_ms": round(elapsed * 1000),
+            "execution_count": self.reply.get("execution_count"),
+            "steps": self.steps,
+            **digest,
+            **outcome,
+            "notes": notes,
+        }
+        if self.on_finish is not None:
+            self.on_finish(self.result)
+        return self.result
+
+
+def failed(ename: str, evalue: str, *, status: str = "error") -> Result:
+    """The outcome of an execution that our side ended, not the code's own exception."""
+    return {
+        "status": status,
+        "error": {"ename": ename, "evalue": evalue, "traceback": [f"{ename}: {evalue}"]},
+    }

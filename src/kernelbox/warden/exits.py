@@ -1,0 +1,66 @@
+"""Deaths as data: what a wait status means, in words that say what to do next."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a process ended. ``ename`` is the error's name in a result."""
+
+    status: int
+    cause: str
+    ename: str = "KernelDied"
+
+    @property
+    def code(self) -> int:
+        """As a shell would show it: 128 + n for signal n."""
+        if os.WIFSIGNALED(self.status):
+            return 128 + os.WTERMSIG(self.status)
+        return os.waitstatus_to_exitcode(self.status)
+
+
+_SIGNAL_WORDS = {
+    signal.SIGSEGV: "a segmentation fault in native code",
+    signal.SIGBUS: "a bus error in native code",
+    signal.SIGILL: "an illegal instruction in native code",
+    signal.SIGFPE: "an arithmetic fault in native code",
+    signal.SIGABRT: "an abort in native code",
+    signal.SIGTERM: "SIGTERM: something asked the process to end",
+    signal.SIGKILL: "SIGKILL: something killed the process",
+}
+
+
+def explain(status: int, *, killed_by_us: str | None = None, oom_kills: int = 0) -> Exit:
+    """What happened, from the wait status and what else is known."""
+    if killed_by_us is not None:
+        return Exit(status, killed_by_us)
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        if number == signal.SIGKILL and oom_kills:
+            return Exit(status, "out of memory: the kernel's OOM killer ended the process", "OutOfMemory")
+        try:
+            name = signal.Signals(number).name
+        except ValueError:
+            name = f"signal {number}"
+        words = _SIGNAL_WORDS.get(signal.Signals(number) if name.startswith("SIG") else 0)  # type: ignore[call-overload]
+        return Exit(status, f"died of {name}" + (f" ({words})" if words else ""))
+    code = os.waitstatus_to_exitcode(status)
+    return Exit(status, f"the process ended itself with exit code {code}")
+
+
+def oom_kills() -> int:
+    """How often the OOM killer has struck on this machine (or in our container) so far."""
+    for path, key in (("/sys/fs/cgroup/memory.events", "oom_kill"), ("/proc/vmstat", "oom_kill")):
+        try:
+            with open(path) as file:
+                for line in file:
+                    name, _, value = line.partition(" ")
+                    if name == key:
+                        return int(value)
+        except (OSError, ValueError):
+            continue
+    return 0

@@ -1,0 +1,688 @@
+"""A kernel: a queue in front of one interpreter, and the truth about its state."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from kernelbox.inside import linux
+from kernelbox.reactor import Reactor, Timer
+from kernelbox.spool import Event
+from kernelbox.warden.bash_member import BashMember
+from kernelbox.warden.execution import Execution, Loss, failed
+from kernelbox.warden.exits import Exit, oom_kills
+from kernelbox.warden.history import History
+from kernelbox.warden.python_member import PythonMember, process_facts
+from kernelbox.warden.shelf import Shelf
+from kernelbox.wire import Frame
+
+_MOST_BACKGROUND_TEXT = 100_000
+
+
+@dataclass(slots=True, eq=False)
+class Question:
+    """Something a client asks of the interpreter between cells; ``on_answer(None)``: it died."""
+
+    what: str
+    fields: dict[str, Any]
+    on_answer: Callable[[dict[str, Any] | None], None]
+    origin: Any = None
+    id: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class ForkOrder:
+    """A branch that waits for its turn; ``on_fork(error, notes)`` says what became of it."""
+
+    copy: PythonMember
+    on_fork: Callable[[str | None, list[str]], None]
+    deadline: Timer | None = None
+
+
+Job = Execution | Question | ForkOrder
+
+
+class Observer(Protocol):
+    """A lane that is told all that happens in a kernel (the Jupyter lane)."""
+
+    def started(self, job: Execution | Question) -> None: ...
+    def happened(self, job: Execution | Question | None, event: Event) -> None: ...
+    def finished(self, job: Execution | Question) -> None: ...
+
+
+class Landlord(Protocol):
+    """The family, as far as a kernel needs it."""
+
+    reactor: Reactor
+
+    def start_interpreter(self, kernel: Kernel) -> PythonMember: ...
+    def start_bash(self, kernel: Kernel, cwd: str) -> BashMember: ...
+
+
+@dataclass(slots=True)
+class Identity:
+    """Who a kernel is and how its interpreters begin; sent by the keeper, fixed for life."""
+
+    kernel_id: str
+    name: str
+    connection_file: str
+    address: str
+    cwd: str
+    environ: dict[str, str]
+    startup_code: str | None = None
+    session_name: str | None = None
+    tags: Any = field(default_factory=dict)
+    parent: str | None = None
+    notes: list[str] = field(default_factory=list)
+    created_at: float = field(default_factory=time.time)
+    open_files: list[int] | None = None
+
+
+class Kernel:
+    """Runs one job at a time; every execution ends in exactly one result, whatever happens."""
+
+    def __init__(self, family: Landlord, identity: Identity, *, shelf: Shelf, epoch: int) -> None:
+        self.family = family
+        self.identity = identity
+        self.shelf = shelf
+        self.epoch = epoch
+        self.history = History()
+        self.observers: list[Observer] = []
+        self.last_used_at = time.time()
+        self.attempt_count = 0
+        self.ending = False
+        self.loss: Loss | None = None  # happened, and not yet told to anybody
+        self.member: PythonMember | None = None
+        self.bash: BashMember | None = None
+        self.current: Job | None = None
+        self.last_job: Execution | Question | None = None
+        self.ready = False
+        self._queue: deque[Job] = deque()
+        self._timers: list[Timer] = []
+        self._when_ready: list[Callable[[str | None], None]] = []
+        self._background: list[Event] = []
+        self._background_size = 0
+        self._questions = 0
+        self._last_steps: list[str] = []
+
+    # -- asking for things ------------------------------------------------------------------
+
+    def submit(self, job: Job) -> None:
+        """Queue a job; it starts when all before it have ended."""
+        self.last_used_at = time.time()
+        if isinstance(job, Execution) and not job.internal:
+            self.attempt_count += 1
+        self._queue.append(job)
+        if self.member is None:
+            self.start_interpreter()
+        self._pump()
+
+    def ask(
+        self,
+        what: str,
+        fields: dict[str, Any],
+        *,
+        on_answer: Callable[[dict[str, Any] | None], None],
+        origin: Any = None,
+    ) -> None:
+        self._questions += 1
+        self.submit(Question(what, fields, on_answer, origin, self._questions))
+
+    def interrupt(self) -> bool:
+        """Interrupt what runs now; False if nothing does."""
+        if isinstance(self.current, Execution):
+            self.current.cancelled = self.current.cancelled or "interrupted"
+            self._interrupt_current()
+            return True
+        if isinstance(self.current, Question) and self.member is not None:
+            self.member.interrupt()
+            return True
+        return False
+
+    def cancel(self, execution_id: str) -> bool:
+        """Dequeue or interrupt that execution and no other."""
+        if isinstance(self.current, Execution) and self.current.id == execution_id:
+            self.current.cancelled = "cancelled"
+            self._interrupt_current()
+            return True
+        for job in self._queue:
+            if isinstance(job, Execution) and job.id == execution_id:
+                self._queue.remove(job)
+                job.finish(self._kept(failed("Cancelled", "cancelled while it waited; it did not run")))
+                return True
+        return False
+
+    def answer_input(self, execution: Execution, value: str | None) -> None:
+        """The client's answer to ``input()``; None: it will not answer."""
+        if self.current is execution and self.member is not None:
+            if value is None:
+                self.member.send({"op": "input", "error": "the client gave no answer"})
+            else:
+                self.member.send({"op": "input", "value": value})
+
+    def restart(self, on_ready: Callable[[str | None], None]) -> None:
+        """End the interpreter and start a fresh one; what runs or waits is answered first."""
+        loss = Loss("lost", "the kernel was restarted", "KernelRestarted")
+        self._abandon(loss)
+        self.loss = None  # the caller of restart knows
+        if self.bash is not None:
+            self.bash.kill("the kernel was restarted")
+        self._when_ready.append(on_ready)
+        self.start_interpreter()
+
+    def when_ready(self, callback: Callable[[str | None], None]) -> None:
+        """Call back once the interpreter can take cells; with the failure if it cannot."""
+        if self.ready:
+            callback(None)
+        else:
+            self._when_ready.append(callback)
+
+    # -- the interpreter --------------------------------------------------------------------
+
+    def start_interpreter(self, member: PythonMember | None = None) -> None:
+        """Start one (or take over a spare's) and make it the caller's: folder, environment, seed."""
+        self.ready = False
+        self.member = member or self.family.start_interpreter(self)
+        self.member.give_to(self)
+        identity = self.identity
+        self.member.send(
+            {
+                "op": "begin",
+                "cwd": identity.cwd,
+                "environ": identity.environ,
+                "open_files": identity.open_files,
+            }
+        )
+
+    def adopt(self, member: PythonMember) -> None:
+        """Take over the copy of a fork, which is somebody already."""
+        self.member = member
+        member.give_to(self)
+        self.ready = True
+        self._pump()
+
+    def member_said(self, member: PythonMember, frame: Frame) -> None:
+        if member is not self.member:
+            return
+        match frame.get("op"):
+            case "done" if isinstance(self.current, Execution):
+                self._cell_done(self.current, frame)
+            case "display":
+                kind = "update_display_data" if frame.get("update") else "display_data"
+                self._event(_bundle(kind, frame))
+            case "result":
+                event = _bundle("execute_result", frame)
+                event["execution_count"] = frame.get("execution_count")
+                self._event(event)
+            case "error":
+                error = {key: frame.get(key) for key in ("ename", "evalue", "traceback")}
+                if isinstance(self.current, Execution):
+                    self.current.error = error
+                text = "\n".join(str(line) for line in error["traceback"] or ())
+                self._event({"kind": "error", "text": text, "data": error})
+            case "clear":
+                self._event({"kind": "clear_output", "metadata": {"wait": bool(frame.get("wait"))}})
+            case "comm":
+                self._event({"kind": "comm", **{key: frame.get(key) for key in _COMM_FIELDS}})
+            case "input_request" if isinstance(self.current, Execution):
+                self._input_wanted(self.current, frame)
+            case "answer" if isinstance(self.current, Question):
+                self._answered(self.current, frame)
+            case "forked" if isinstance(self.current, ForkOrder):
+                self._forked(self.current, frame)
+            case "begun":
+                self.identity.notes.extend(frame.get("notes", ()))
+                self._begun()
+
+    def member_printed(self, member: PythonMember, name: str, text: str) -> None:
+        if member is self.member:
+            self._event({"kind": "stream", "name": name, "text": text})
+
+    def member_ended(self, member: PythonMember, exit: Exit) -> None:
+        """The death of the interpreter: what ran, and what waited, hears of it now."""
+        if member is not self.member:
+            return
+        self.member = None
+        was_ready, self.ready = self.ready, False
+        if self.ending:
+            return
+        if not was_ready:
+            self._start_failed(f"the interpreter did not come up: {exit.cause}")
+            return
+        told = isinstance(self.current, Execution)
+        loss = Loss("lost", exit.cause, exit.ename)
+        self._lose(loss)
+        if told:
+            self.loss = None
+        self.start_interpreter()
+
+    # -- ending -----------------------------------------------------------------------------
+
+    def end(self, cause: str) -> None:
+        """Answer everything, end every process. Nothing is accepted afterwards."""
+        self.ending = True
+        self._abandon(Loss("lost", cause, "KernelEnded"))
+        for callback in self._take_waiters():
+            callback(cause)
+        if self.bash is not None:
+            self.bash.kill(cause)
+
+    def background_work(self) -> bool:
+        """Processes that a cell or a bash command left running."""
+        pids = [p.pid for p in (self.member, self.bash) if p is not None and p.pid]
+        return any(linux.children(pid) for pid in pids)
+
+    @property
+    def busy(self) -> bool:
+        return self.current is not None or bool(self._queue) or not self.ready
+
+    # -- describing -------------------------------------------------------------------------
+
+    def record(self) -> dict[str, Any]:
+        identity = self.identity
+        return {
+            "kernel_id": identity.kernel_id,
+            "connection_file": identity.connection_file,
+            "name": identity.name,
+            "created_at": identity.created_at,
+            "last_used_at": self.last_used_at,
+            "status": "busy" if self.current is not None else "idle",
+            "session_name": identity.session_name,
+            "attempt_count": self.attempt_count,
+            "tags": identity.tags,
+            "kernel_type": "python3",
+            "epoch": self.epoch,
+            "state": self.loss.state if self.loss else "kept",
+            "cause": self.loss.cause if self.loss else None,
+            "parent": identity.parent,
+            "notes": identity.notes,
+            "address": identity.address,
+        }
+
+    def describe(self) -> dict[str, Any]:
+        """For ``status``: what runs, for how long, and what waits."""
+        running = None
+        if isinstance(self.current, Execution):
+            running = {
+                "execution_id": self.current.id,
+                "language": self.current.language,
+                "code": self.current.code[:2000],
+                "seconds": round(time.monotonic() - self.current.started_at, 3),
+                "timeout": self.current.timeout,
+            }
+        processes = [
+            process_facts(member.pid, member.role)
+            for member in (self.member, self.bash)
+            if member is not None and member.pid
+        ]
+        return {
+            "alive": True,
+            "kernel": self.record(),
+            "running": running,
+            "queued": len(self._queue),
+            "processes": processes,
+            "stack": None,
+        }
+
+    # -- the queue --------------------------------------------------------------------------
+
+    def _pump(self) -> None:
+        while self.current is None and self._queue and self.ready and not self.ending:
+            job = self._queue.popleft()
+            if isinstance(job, Execution):
+                self._start_execution(job)
+            elif isinstance(job, Question):
+                self._start_question(job)
+            else:
+                self._start_fork(job)
+
+    def _start_execution(self, job: Execution) -> None:
+        if job.expect_epoch is not None and job.expect_epoch != self.epoch:
+            job.finish({"status": "error", "mismatch": True, **self._truth()})
+            return
+        self.current = self.last_job = job
+        job.started_at = time.monotonic()
+        job.oom_before = oom_kills()
+        if job.spool is None and not job.internal:
+            job.spool = self.shelf.new_spool(job.id)
+        if self._background and not job.internal:
+            for event in self._background:
+                job.add(event)
+            self._background, self._background_size = [], 0
+        for observer in self.observers:
+            observer.started(job)
+        if job.timeout is not None:
+            self._timers = [
+                self.family.reactor.call_later(job.timeout, lambda: self._timed_out(job))
+            ]
+        if job.language == "bash":
+            try:
+                self._bash_member().run(job.code)
+            except ValueError as error:
+                job.reply = {"ok": False, "execution_count": None}
+                self._finish(job, failed("ValueError", str(error)))
+            return
+        assert self.member is not None
+        self.member.oom_before = job.oom_before
+        self.member.send(
+            {
+                "op": "run",
+                "code": job.code,
+                "silent": job.silent,
+                "store_history": job.store_history,
+                "user_expressions": job.user_expressions,
+                "stdin": job.stdin,
+                "face": job.face,
+                "parent": job.parent,
+            }
+        )
+
+    def _start_question(self, job: Question) -> None:
+        self.current = self.last_job = job
+        for observer in self.observers:
+            observer.started(job)
+        assert self.member is not None
+        self.member.send({"op": "ask", "what": job.what, "id": job.id, **job.fields})
+
+    def _start_fork(self, job: ForkOrder) -> None:
+        self.current = job
+        if job.deadline is not None:
+            job.deadline.cancel()
+        assert self.member is not None
+        fds = job.copy.far_fds
+        self.member.send({"op": "fork", "token": job.copy.token, "fds": len(fds)}, fds)
+        job.copy.handed_over()
+
+    def withdraw(self, job: Job) -> bool:
+        """Take a job out of the queue again; False if it has started."""
+        if job in self._queue:
+            self._queue.remove(job)
+            return True
+        return False
+
+    def _next(self) -> None:
+        self.last_used_at = time.time()
+        self.current = None
+        for timer in self._timers:
+            timer.cancel()
+        self._timers = []
+        self._pump()
+
+    # -- how jobs end -----------------------------------------------------------------------
+
+    def _cell_done(self, job: Execution, frame: Frame) -> None:
+        job.reply = frame
+        outcome: dict[str, Any]
+        if job.timed_out:
+            outcome = failed("TimeoutError", self._timeout_words(job), status="timeout")
+        elif frame.get("ok"):
+            outcome = {"status": "success", "error": None}
+        else:
+            error = job.error or frame.get("error") or {}
+            outcome = {"status": "error", "error": _clean_error(error)}
+            if job.cancelled and outcome["error"]["ename"] == "KeyboardInterrupt":
+                outcome["error"]["evalue"] = outcome["error"]["evalue"] or job.cancelled
+        self._finish(job, outcome)
+
+    def bash_done(self, exit_code: int) -> None:
+        """The shell has come back to its prompt."""
+        job = self.current
+        if not isinstance(job, Execution):
+            return
+        job.reply = {"ok": exit_code == 0, "execution_count": None}
+        if job.timed_out:
+            outcome = failed("TimeoutError", self._timeout_words(job), status="timeout")
+        elif job.cancelled and exit_code:
+            outcome = failed("KeyboardInterrupt", job.cancelled)
+        elif exit_code:
+            outcome = failed("BashError", f"the command ended with exit code {exit_code}")
+        else:
+            outcome = {"status": "success", "error": None}
+        self._finish(job, {**outcome, "exit_code": exit_code})
+
+    def bash_printed(self, name: str, text: str) -> None:
+        self._event({"kind": "stream", "name": name, "text": text})
+
+    def bash_ended(self, exit: Exit) -> None:
+        """The shell is gone: ``exit`` in the command, or it was killed."""
+        self.bash = None
+        job = self.current
+        if self.ending or not isinstance(job, Execution) or job.language != "bash":
+            return
+        job.reply = {"ok": False, "execution_count": None}
+        ended = "ended" if exit.code < 128 else "was killed"
+        truth = {
+            "state": "lost",
+            "cause": f"the bash session {ended} ({exit.cause}); the next call gets a new one."
+            " Python's variables are kept",
+            "exit_code": exit.code,
+        }
+        if job.timed_out:
+            outcome = failed("TimeoutError", self._timeout_words(job), status="timeout")
+        elif exit.code == 0:
+            outcome = {"status": "success", "error": None}
+        else:
+            outcome = failed("BashExited", f"the shell ended with exit code {exit.code}")
+        self._finish(job, {**outcome, **truth})
+
+    def _finish(self, job: Execution, outcome: dict[str, Any]) -> None:
+        truth = self._truth()
+        if self.loss is not None and not job.internal:
+            self.loss = None
+        result = job.finish({"exit_code": None, **truth, **outcome})
+        if job.store_history and not job.silent and not job.internal and job.language == "python":
+            count = result.get("execution_count")
+            if count is not None:
+                self.history.add(count, job.code, result.get("return_value"))
+        for observer in self.observers:
+            observer.finished(job)
+        if not job.internal:
+            self.shelf.keep(job)
+        self._next()
+
+    def _answered(self, job: Question, frame: Frame) -> None:
+        job.on_answer(frame.get("content") or {})
+        for observer in self.observers:
+            observer.finished(job)
+        self._next()
+
+    def _forked(self, job: ForkOrder, frame: Frame) -> None:
+        error = None if frame.get("ok") else str(frame.get("error") or "the fork failed")
+        job.on_fork(error, list(frame.get("notes") or ()))
+        self._next()
+
+    def _begun(self) -> None:
+        code = self.identity.startup_code
+        if not code:
+            self._became_ready(None)
+            return
+        startup = Execution(
+            "startup", code, internal=True, store_history=False, on_finish=self._startup_finished
+        )
+        self.ready = True
+        self._queue.appendleft(startup)
+        self._pump()
+
+    def _startup_finished(self, result: dict[str, Any]) -> None:
+        failure = None
+        if result["status"] != "success":
+            error = result.get("error") or {}
+            failure = f"the startup code failed: {error.get('ename')}: {error.get('evalue')}"
+        self._became_ready(failure)
+
+    def _became_ready(self, failure: str | None) -> None:
+        self.ready = True
+        waiters = self._take_waiters()
+        if failure and not waiters:
+            self.identity.notes.append(failure)
+        for callback in waiters:
+            callback(failure)
+        self._pump()
+
+    def _start_failed(self, words: str) -> None:
+        """A broken start is never tried again by itself; the next request tries once more."""
+        for callback in self._take_waiters():
+            callback(words)
+        self._abort_queue(Loss("lost", words, "StartupFailed"))
+
+    def _take_waiters(self) -> list[Callable[[str | None], None]]:
+        waiters, self._when_ready = self._when_ready, []
+        return waiters
+
+    # -- losing the namespace ---------------------------------------------------------------
+
+    def _abandon(self, loss: Loss) -> None:
+        """Kill the interpreter on purpose, and answer for it."""
+        member, self.member = self.member, None
+        self.ready = False
+        if member is not None:
+            member.kill(loss.cause)
+        self._lose(loss)
+
+    def _lose(self, loss: Loss) -> None:
+        self.epoch += 1
+        self.loss = loss
+        job, self.current = self.current, None
+        for timer in self._timers:
+            timer.cancel()
+        self._timers = []
+        if isinstance(job, Execution):
+            self._lost_while_running(job, loss)
+        elif isinstance(job, Question):
+            job.on_answer(None)
+            for observer in self.observers:
+                observer.finished(job)
+        elif job is not None:
+            job.on_fork(loss.cause, [])
+        self._abort_queue(loss)
+
+    def _lost_while_running(self, job: Execution, loss: Loss) -> None:
+        if job.timed_out:
+            outcome = failed("TimeoutError", self._timeout_words(job), status="timeout")
+        else:
+            outcome = failed(loss.ename, f"{loss.cause}; the kernel's state is lost")
+        job.finish({"exit_code": None, **outcome, **self._truth()})
+        for observer in self.observers:
+            observer.finished(job)
+        if not job.internal:
+            self.shelf.keep(job)
+
+    def _abort_queue(self, loss: Loss) -> None:
+        queue, self._queue = self._queue, deque()
+        for job in queue:
+            if isinstance(job, Execution):
+                words = f"not run: {loss.cause} while this waited in the queue"
+                job.finish({"exit_code": None, **failed("Aborted", words), **self._truth()})
+            elif isinstance(job, Question):
+                job.on_answer(None)
+            else:
+                job.on_fork(loss.cause, [])
+
+    def _truth(self) -> dict[str, Any]:
+        """What every result says about the namespace."""
+        return {
+            "state": self.loss.state if self.loss else "kept",
+            "cause": self.loss.cause if self.loss else None,
+            "epoch": self.epoch,
+            "kernel_id": self.identity.kernel_id,
+        }
+
+    def _kept(self, outcome: dict[str, Any]) -> dict[str, Any]:
+        return {"exit_code": None, **self._truth(), **outcome}
+
+    # -- time -------------------------------------------------------------------------------
+
+    def _timed_out(self, job: Execution) -> None:
+        if self.current is not job:
+            return
+        job.timed_out = True
+        job.steps.append(f"interrupted after {job.timeout:g} s")
+        later = self.family.reactor.call_later
+        self._timers = [
+            later(job.interrupt_grace, lambda: self._interrupt_again(job)),
+            later(job.kill_grace, lambda: self._kill_current(job)),
+        ]
+        self._interrupt_current()
+
+    def _interrupt_again(self, job: Execution) -> None:
+        if self.current is job:
+            job.steps.append(f"interrupted again {job.interrupt_grace:g} s later")
+            self._interrupt_current(hard=True)
+
+    def _kill_current(self, job: Execution) -> None:
+        if self.current is not job:
+            return
+        job.steps.append(f"killed {job.kill_grace:g} s after the first interrupt")
+        words = f"killed: it did not stop {job.kill_grace:g} s after its timeout of {job.timeout:g} s"
+        if job.language == "bash" and self.bash is not None:
+            self.bash.kill(words)
+        elif self.member is not None:
+            self.member.kill(words)
+
+    def _interrupt_current(self, *, hard: bool = False) -> None:
+        job = self.current
+        if isinstance(job, Execution) and job.language == "bash":
+            if self.bash is not None:
+                self.bash.interrupt(hard=hard)
+        elif self.member is not None:
+            self.member.interrupt()
+
+    def _timeout_words(self, job: Execution) -> str:
+        return f"timed out after {job.timeout:g} s; " + ", ".join(job.steps)
+
+    # -- events -----------------------------------------------------------------------------
+
+    def _event(self, event: Event) -> None:
+        job = self.current
+        if isinstance(job, Execution):
+            job.add(event)
+            for observer in self.observers:
+                observer.happened(job, event)
+            return
+        if event["kind"] == "stream" and self._background_size < _MOST_BACKGROUND_TEXT:
+            # Nobody's cell is running: a thread, a task or a process that an earlier one left.
+            self._background_size += len(event["text"])
+            self._background.append({**event, "metadata": {"background": True}})
+        for observer in self.observers:
+            observer.happened(job if isinstance(job, Question) else self.last_job, event)
+
+    def _input_wanted(self, job: Execution, frame: Frame) -> None:
+        if job.on_input is None:
+            self.answer_input(job, None)
+            return
+        job.on_input(str(frame.get("prompt", "")), bool(frame.get("password")))
+
+    def _bash_member(self) -> BashMember:
+        if self.bash is None:
+            cwd = self.identity.cwd
+            if self.member is not None and self.member.pid:
+                try:
+                    cwd = os.readlink(f"/proc/{self.member.pid}/cwd")
+                except OSError:
+                    pass
+            self.bash = self.family.start_bash(self, cwd)
+        return self.bash
+
+
+_COMM_FIELDS = ("msg_type", "content", "metadata", "buffers")
+
+
+def _bundle(kind: str, frame: Frame) -> Event:
+    data = frame.get("data") if isinstance(frame.get("data"), dict) else {}
+    event: Event = {"kind": kind, "data": data, "metadata": frame.get("metadata") or {}}
+    if frame.get("transient"):
+        event["transient"] = frame["transient"]
+    return event
+
+
+def _clean_error(error: dict[str, Any]) -> dict[str, Any]:
+    traceback = error.get("traceback")
+    return {
+        "ename": str(error.get("ename") or "Error"),
+        "evalue": str(error.get("evalue") or ""),
+        "traceback": [str(line) for line in traceback] if isinstance(traceback, list) else [],
+    }

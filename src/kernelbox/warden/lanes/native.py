@@ -1,0 +1,334 @@
+"""Our own lane: frames on a Unix socket, one connection per conversation."""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from typing import TYPE_CHECKING, Any
+
+from kernelbox.errors import BoxError, EpochMismatch, KernelNotFound, to_wire
+from kernelbox.reactor import Peer
+from kernelbox.spool import Event
+from kernelbox.warden.execution import Execution, Result
+from kernelbox.wire import Frame, build_id
+
+if TYPE_CHECKING:
+    from kernelbox.warden.family import Family
+    from kernelbox.warden.kernel import Kernel
+
+_ENOUGH = 1 << 20
+_BATCH = 1 << 18
+_STACK_PATIENCE = 0.25
+
+
+class Follower:
+    """Sends the events of one execution to a client as fast as it takes them.
+
+    A client that is slower than the cell is served from the spool, so nothing piles up here.
+    """
+
+    def __init__(self, client: NativeClient, request: Any, execution: Execution, start: int) -> None:
+        self._client = client
+        self._request = request
+        self._execution = execution
+        self._next = start
+        self._result: Result | None = None
+        execution.subscribers.append(self.event)
+
+    def event(self, number: int, event: Event) -> None:
+        if number == self._next and self._client.backlog < _ENOUGH:
+            self._next += 1
+            self._client.send({"id": self._request, "n": number, "event": event})
+
+    def result(self, result: Result) -> None:
+        self._result = result
+        self.drained()
+
+    def drained(self) -> None:
+        """There is room again: catch up from the spool, and close with the result."""
+        spool = self._execution.spool
+        while spool is not None and self._next < spool.count and self._client.backlog < _ENOUGH:
+            for number, event in spool.read(self._next, at_most=_BATCH):
+                self._client.send({"id": self._request, "n": number, "event": event})
+                self._next = number + 1
+        if self._result is not None and (spool is None or self._next >= spool.count):
+            self._client.followers.discard(self)
+            self._client.send({"id": self._request, "result": self._result})
+            self._result = None
+
+    def stop(self) -> None:
+        if self.event in self._execution.subscribers:
+            self._execution.subscribers.remove(self.event)
+
+
+class NativeClient:
+    """One connection: requests in, events and replies out."""
+
+    def __init__(self, family: Family, sock: socket.socket, *, kernel: Kernel | None) -> None:
+        self._family = family
+        self._kernel = kernel
+        self._running: dict[str, Execution] = {}
+        self._interrupt_when_gone: set[str] = set()
+        self.followers: set[Follower] = set()
+        self.owns: Kernel | None = None
+        self._peer = Peer(
+            family.reactor, sock, on_frame=self._asked, on_close=self._left, on_drain=self._drained
+        )
+
+    @property
+    def backlog(self) -> int:
+        return self._peer.backlog
+
+    def send(self, frame: Frame) -> None:
+        self._peer.send(frame)
+
+    def flush(self, patience: float) -> None:
+        """Give what is under way a moment to leave, when the warden is about to end."""
+        deadline = time.monotonic() + patience
+        while self._peer.backlog and not self._peer.closed and time.monotonic() < deadline:
+            select.select([], [self._peer.fd], [], 0.05)
+            self._peer._writable()
+
+    def _asked(self, frame: Frame) -> None:
+        request = frame.get("id")
+        try:
+            handler = getattr(self, f"_op_{frame.get('op')}", None)
+            if handler is None:
+                raise BoxError(f"this kernel does not know the request {frame.get('op')!r}")
+            handler(request, frame)
+        except BoxError as error:
+            self.send({"id": request, **to_wire(error)})
+        except Exception as error:
+            # Our own bug must not take the kernel down, nor leave the caller waiting.
+            self.send({"id": request, **to_wire(BoxError(f"internal error: {error!r}"))})
+
+    def _reply(self, request: Any, content: dict[str, Any] | BoxError) -> None:
+        if isinstance(content, BoxError):
+            self.send({"id": request, **to_wire(content)})
+        else:
+            self.send({"id": request, "reply": content})
+
+    def _target(self, frame: Frame) -> Kernel:
+        kernel_id = frame.get("kernel_id")
+        if kernel_id is None and self._kernel is not None:
+            return self._kernel
+        household = self._family.households.get(str(kernel_id))
+        if household is None:
+            raise KernelNotFound(f"this family has no kernel {kernel_id!r}")
+        return household.kernel
+
+    def _left(self) -> None:
+        for execution in list(self._running.values()):
+            execution.on_finish = None
+            if execution.id in self._interrupt_when_gone and not execution.finished:
+                self._target({}).cancel(execution.id)
+            elif self._kernel is not None and execution.on_input is not None:
+                execution.on_input = None
+                self._kernel.answer_input(execution, None)
+        for follower in self.followers:
+            follower.stop()
+        self._family.client_left(self)
+
+    def _drained(self) -> None:
+        for follower in list(self.followers):
+            follower.drained()
+
+    # -- requests of clients ----------------------------------------------------------------
+
+    def _op_execute(self, request: Any, frame: Frame) -> None:
+        kernel = self._target(frame)
+        expected = frame.get("expect_epoch")
+        if expected is not None and expected != kernel.epoch:
+            raise _mismatch(expected, kernel)
+        follower: Follower | None = None
+
+        def finished(result: Result) -> None:
+            self._running.pop(execution.id, None)
+            if result.pop("mismatch", False):
+                self._reply(request, _mismatch(expected, kernel))
+            elif follower is not None:
+                follower.result(result)
+            else:
+                self.send({"id": request, "result": result})
+
+        def wants_input(prompt: str, password: bool) -> None:
+            self.send({"id": request, "input": {"prompt": prompt, "password": password}})
+
+        execution = Execution(
+            id=str(frame["execution_id"]),
+            code=frame["code"],
+            language=frame.get("language", "python"),
+            timeout=frame.get("timeout"),
+            limit=frame.get("limit", 10_000),
+            interrupt_grace=frame.get("interrupt_grace", 2.0),
+            kill_grace=frame.get("kill_grace", 5.0),
+            expect_epoch=expected,
+            stdin=bool(frame.get("stdin")),
+            on_finish=finished,
+            on_input=wants_input if frame.get("stdin") else None,
+        )
+        self._running[execution.id] = execution
+        if frame.get("on_disconnect") == "interrupt":
+            self._interrupt_when_gone.add(execution.id)
+        if frame.get("stream"):
+            follower = Follower(self, request, execution, 0)
+            self.followers.add(follower)
+        kernel.submit(execution)
+
+    def _op_attach(self, request: Any, frame: Frame) -> None:
+        """Come back to an execution, running or finished, from an event number on."""
+        kernel = self._target(frame)
+        execution = self._find(kernel, str(frame["execution_id"]))
+        follower = Follower(self, request, execution, int(frame.get("start", 0)))
+        self.followers.add(follower)
+        if execution.result is not None:
+            follower.result(execution.result)
+            return
+        before = execution.on_finish
+
+        def finished(result: Result) -> None:
+            if before is not None:
+                before(result)
+            follower.result(result)
+
+        execution.on_finish = finished
+        follower.drained()
+
+    def _op_input(self, request: Any, frame: Frame) -> None:
+        execution = self._running.get(str(frame.get("execution_id")))
+        if execution is not None:
+            self._target(frame).answer_input(execution, frame.get("value"))
+
+    def _op_interrupt(self, request: Any, frame: Frame) -> None:
+        self._reply(request, {"interrupted": self._target(frame).interrupt()})
+
+    def _op_cancel(self, request: Any, frame: Frame) -> None:
+        done = self._target(frame).cancel(str(frame["execution_id"]))
+        self._reply(request, {"cancelled": done})
+
+    def _op_restart(self, request: Any, frame: Frame) -> None:
+        from kernelbox.errors import StartupFailed
+
+        kernel = self._target(frame)
+
+        def ready(failure: str | None) -> None:
+            if failure is None:
+                self._reply(request, {"record": kernel.record()})
+            else:
+                self._reply(request, StartupFailed(f"kernel {kernel.identity.name!r}: {failure}"))
+
+        kernel.restart(ready)
+
+    def _op_status(self, request: Any, frame: Frame) -> None:
+        kernel = self._target(frame)
+        status = self._family.describe(kernel)
+        member = kernel.member
+        if status["running"] is None or member is None or not member.request_stack():
+            self._reply(request, status)
+            return
+        deadline = time.monotonic() + _STACK_PATIENCE
+        parts: list[str] = []
+
+        def collect() -> None:
+            fresh = member.read_stack()
+            parts.append(fresh)
+            if (fresh or not any(parts)) and time.monotonic() < deadline:
+                self._family.reactor.call_later(0.005, collect)
+                return
+            status["stack"] = "".join(parts) or None
+            self._reply(request, status)
+
+        self._family.reactor.call_later(0.002, collect)
+
+    def _op_describe(self, request: Any, frame: Frame) -> None:
+        self._reply(request, {"record": self._target(frame).record()})
+
+    def _op_spool(self, request: Any, frame: Frame) -> None:
+        kernel = self._target(frame)
+        execution = self._find(kernel, str(frame["execution_id"]))
+        if execution.spool is None:
+            raise KernelNotFound(f"execution {execution.id!r} has not started; it has no output yet")
+        self._reply(request, execution.spool.manifest())
+
+    def _op_ask(self, request: Any, frame: Frame) -> None:
+        """Completion, inspection and the like."""
+        kernel = self._target(frame)
+
+        def answered(content: dict[str, Any] | None) -> None:
+            if content is None:
+                self._reply(request, BoxError("the kernel died before it could answer; ask again"))
+            else:
+                self._reply(request, content)
+
+        kernel.ask(str(frame["what"]), dict(frame.get("fields") or {}), on_answer=answered)
+
+    # -- requests of the keeper -------------------------------------------------------------
+
+    def _op_watch(self, request: Any, frame: Frame) -> None:
+        """A keeper introduces itself; it is told of every end from now on."""
+        self._family.keeper = self
+        records = [house.kernel.record() for house in self._family.households.values()]
+        settings = self._family.settings
+        import os
+
+        self._reply(
+            request,
+            {
+                "records": records,
+                "warden": os.getpid(),
+                "build": build_id(),
+                "settings": settings.to_wire() if settings else None,
+            },
+        )
+
+    def _op_prime(self, request: Any, frame: Frame) -> None:
+        self._family.prime()
+
+    def _op_become(self, request: Any, frame: Frame) -> None:
+        self._family.become(frame, lambda content: self._reply(request, content))
+
+    def _op_branch(self, request: Any, frame: Frame) -> None:
+        kernel = self._target({"kernel_id": frame["source"]})
+        self._family.branch(kernel, frame, lambda content: self._reply(request, content))
+
+    def _op_own(self, request: Any, frame: Frame) -> None:
+        """The kernel ends when this connection does."""
+        self.owns = self._target(frame)
+        self._reply(request, {})
+
+    def _op_end(self, request: Any, frame: Frame) -> None:
+        kernel = self._target(frame)
+        self._reply(request, {"ended": True})
+        self._family.end_kernel(kernel, str(frame.get("cause") or "destroyed"))
+
+    def _op_retire(self, request: Any, frame: Frame) -> None:
+        kernel = self._target(frame)
+        self._family.retire_if_idle(
+            kernel, float(frame["idle"]), lambda content: self._reply(request, content)
+        )
+
+    def _find(self, kernel: Kernel, execution_id: str) -> Execution:
+        current = kernel.current
+        if isinstance(current, Execution) and current.id == execution_id:
+            return current
+        found = kernel.shelf.find(execution_id) or self._running.get(execution_id)
+        if found is None:
+            raise KernelNotFound(
+                f"no execution {execution_id!r} of kernel {kernel.identity.name!r} is kept; "
+                "only the latest are (KERNELBOX_SPOOL_KEEP, KERNELBOX_SPOOL_TOTAL)"
+            )
+        return found
+
+
+def _mismatch(expected: Any, kernel: Kernel) -> EpochMismatch:
+    loss = kernel.loss
+    why = f" ({loss.cause})" if loss else ""
+    return EpochMismatch(
+        f"kernel {kernel.identity.name!r} is at epoch {kernel.epoch}, not {expected}: its namespace "
+        f"was replaced{why}. Nothing was run. Rebuild the state, then send expect_epoch={kernel.epoch}.",
+        expected=expected,
+        epoch=kernel.epoch,
+        state=loss.state if loss else "lost",
+        cause=loss.cause if loss else None,
+    )

@@ -1,0 +1,172 @@
+"""An interpreter as the warden sees it: a lifeline, two output pipes, and a process that may die."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import socket
+import time
+from typing import Any, Protocol
+
+from kernelbox.inside.interpreter import DUMP_SIGNAL
+from kernelbox.inside.outlets import MARK_TOKEN_LENGTH
+from kernelbox.reactor import Peer, Reactor
+from kernelbox.warden.exits import Exit, explain
+from kernelbox.warden.streams import Streams
+from kernelbox.wire import Frame
+
+_EXIT_PATIENCE = 1.0
+
+
+class MemberOwner(Protocol):
+    """Who is told what an interpreter says, prints and dies of."""
+
+    def member_said(self, member: PythonMember, frame: Frame) -> None: ...
+    def member_printed(self, member: PythonMember, name: str, text: str) -> None: ...
+    def member_ended(self, member: PythonMember, exit: Exit) -> None: ...
+
+
+class PythonMember:
+    """Makes the ends of lifeline and pipes; the far ones are handed to the process."""
+
+    role = "interpreter"
+
+    def __init__(self, reactor: Reactor, owner: MemberOwner) -> None:
+        self._reactor = reactor
+        self._owner = owner
+        self.token = secrets.token_hex(MARK_TOKEN_LENGTH // 2)
+        self.inner_pid = 0
+        self.pid = 0
+        self.ended: Exit | None = None
+        self.killed_by_us: str | None = None
+        self.oom_before = 0
+        near, far = socket.socketpair()
+        near.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        out_read, out_write = os.pipe()
+        err_read, err_write = os.pipe()
+        self._dump, dump_write = os.pipe()
+        os.set_blocking(self._dump, False)
+        self._far_socket = far
+        self.far_fds = [far.fileno(), out_write, err_write, dump_write]
+        self._peer = Peer(
+            reactor, near, on_frame=self._said, on_close=self._lifeline_closed, ancillary=True
+        )
+        self._streams = Streams(
+            reactor,
+            (out_read, err_read),
+            self.token,
+            on_text=lambda name, text: self._owner.member_printed(self, name, text),
+            poll_frames=self._peer.poll,
+        )
+
+    def handed_over(self) -> None:
+        """The far ends are with the process now; ours must close, or we never see the end."""
+        self._far_socket.close()
+        for fd in self.far_fds[1:]:
+            os.close(fd)
+        self.far_fds = []
+
+    def give_to(self, owner: MemberOwner) -> None:
+        self._owner = owner
+
+    def send(self, frame: Frame, fds: list[int] | None = None) -> None:
+        self._peer.send(frame, fds or ())
+
+    def interrupt(self) -> None:
+        """SIGINT to the interpreter and what it runs: its process group."""
+        if self.pid and self.ended is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGINT)
+
+    def kill(self, why: str | None) -> None:
+        """SIGKILL; ``why`` becomes the cause of its death."""
+        if self.ended is not None:
+            return
+        self.killed_by_us = why
+        if self.pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+    def exited(self, status: int, *, oom_kills: int = 0) -> None:
+        """The stub has reaped it. Its last words are still in the pipes: take them first."""
+        if self.ended is not None:
+            return
+        self.ended = explain(status, killed_by_us=self.killed_by_us, oom_kills=oom_kills)
+        self._peer.poll()
+        self._streams.drain(last=True)
+        self.close()
+        self._owner.member_ended(self, self.ended)
+
+    def close(self) -> None:
+        self._peer.close()
+        self._streams.close()
+        if self._dump >= 0:
+            os.close(self._dump)
+            self._dump = -1
+
+    def request_stack(self) -> bool:
+        """Ask for a dump of every thread's stack; False where the process would not survive it."""
+        if not self.pid or self.ended is not None or not _catches(self.pid, DUMP_SIGNAL):
+            return False
+        self.read_stack()  # forget what an earlier request left behind
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, DUMP_SIGNAL)
+            return True
+        return False
+
+    def read_stack(self) -> str:
+        """What has been dumped since the request."""
+        parts = []
+        with contextlib.suppress(OSError):
+            while data := os.read(self._dump, 1 << 16):
+                parts.append(data)
+        return b"".join(parts).decode("utf-8", "replace")
+
+    def _said(self, frame: Frame) -> None:
+        self._streams.before_frame(frame.pop("place", None))
+        if frame.get("op") == "hello":
+            self.inner_pid = int(frame.get("pid", 0))
+            self.pid = self._peer.sender_pid
+        self._owner.member_said(self, frame)
+        if self.ended is None:
+            self._streams.after_frame()
+
+    def _lifeline_closed(self) -> None:
+        """Not yet a death: the stub's report is. One that never comes means a cell closed it."""
+        if self.ended is None:
+            self._reactor.call_later(_EXIT_PATIENCE, self._lifeline_given_up)
+
+    def _lifeline_given_up(self) -> None:
+        if self.ended is None:
+            self.kill("the cell closed the kernel's private descriptors; it could not be reached")
+
+
+def _catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal (it would die of it otherwise)."""
+    with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/status") as file:
+        for line in file:
+            if line.startswith("SigCgt:"):
+                return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
+
+
+def process_facts(pid: int, role: str) -> dict[str, Any]:
+    """A process for ``status``: what it is, its memory and its CPU time."""
+    facts: dict[str, Any] = {"pid": pid, "role": role}
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        with open(f"/proc/{pid}/smaps_rollup") as file:
+            sizes = dict(line.split(":", 1) for line in file if ":" in line)
+        private = sum(int(sizes[key].split()[0]) for key in ("Private_Clean", "Private_Dirty"))
+        facts["private_kb"] = private
+        facts["rss_kb"] = int(sizes["Rss"].split()[0])
+        with open(f"/proc/{pid}/stat") as file:
+            fields = file.read().rpartition(")")[2].split()
+        ticks = int(fields[11]) + int(fields[12])
+        facts["cpu_seconds"] = ticks / os.sysconf("SC_CLK_TCK")
+    return facts
+
+
+def now() -> float:
+    return time.time()

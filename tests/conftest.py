@@ -1,0 +1,104 @@
+"""A home of its own for each test, and the proof that nothing of it is left behind."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from kernelbox import Box, Settings
+from kernelbox.keeper.home import Home, locate
+
+DEADLINE = 20.0
+
+
+def wait_until(condition: Callable[[], object], *, what: str, seconds: float = DEADLINE) -> None:
+    """Wait for a condition, with a deadline; never sleep and hope."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {seconds:g} s in vain: {what}")
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def waiting() -> Callable[..., None]:
+    return wait_until
+
+
+def processes_of(home: Home) -> list[psutil.Process]:
+    """Every process that belongs to a home: its keeper and all below it, and what names it."""
+    found: dict[int, psutil.Process] = {}
+    for process in psutil.process_iter():
+        try:
+            if home.rundir in " ".join(process.cmdline()) and process.pid != os.getpid():
+                found[process.pid] = process
+                for child in process.children(recursive=True):
+                    found[child.pid] = child
+        except psutil.Error:
+            continue
+    return [p for p in found.values() if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+
+
+def assert_nothing_left(home: Home) -> None:
+    """Wait for the keeper to end by itself, then look for leftovers."""
+    wait_until(lambda: not processes_of(home), what=f"processes of {home.rundir} to end")
+    left = sorted(path.name for path in Path(home.rundir).glob("*.sock"))
+    assert left == [], f"sockets left behind: {left}"
+    runtime = Path(home.runtime_dir)
+    if runtime.is_dir():
+        assert sorted(path.name for path in runtime.iterdir()) == [], "runtime files left behind"
+
+
+@pytest.fixture
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A fresh home through the environment, as a user would have it."""
+    for name in list(os.environ):
+        if name.startswith("KERNELBOX_"):
+            monkeypatch.delenv(name)
+    home = tmp_path / "home"
+    monkeypatch.setenv("KERNELBOX_HOME", str(home))
+    monkeypatch.setenv("KERNELBOX_SPARES", "0")
+    monkeypatch.setenv("KERNELBOX_KEEPER_LINGER", "0.1")
+    monkeypatch.chdir(tmp_path)
+    yield home
+    with Box() as box:
+        place = locate(box.settings)
+        box.wipe()
+    assert_nothing_left(place)
+
+
+@pytest.fixture
+def box(environment: Path) -> Iterator[Box]:
+    with Box(Settings.from_environment()) as made:
+        yield made
+        made.wipe()
+
+
+@pytest.fixture(scope="module")
+def shared_box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
+    """One home for a module of small tests that each use a kernel of their own name."""
+    folder = tmp_path_factory.mktemp("shared")
+    settings = Settings(
+        registry_path=str(folder / "home" / "registry.json"),
+        runtime_dir=str(folder / "home" / "runtime"),
+        spares=0,
+        keeper_linger=0.1,
+    )
+    with Box(settings) as made:
+        yield made
+        made.wipe()
+        assert_nothing_left(locate(settings))
+
+
+@pytest.fixture
+def kernel(shared_box: Box, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[object]:
+    """A fresh kernel in the module's home, in a folder of its own."""
+    name = request.node.name[:100].replace("/", "_")
+    record = shared_box.get_or_create(name, cwd=str(tmp_path))
+    yield record
+    shared_box.destroy(record)
