@@ -22,16 +22,25 @@ def sweep(mark: str, *, patience: float) -> list[str]:
 
 
 def _marked(mark: str) -> dict[int, str]:
-    """Processes whose environment or command line holds the mark, and what they run."""
-    found = {}
+    """Processes with the mark in environment or command line, what is below them, what they run."""
+    commands: dict[int, str] = {}
+    parents: dict[int, int] = {}
+    found: dict[int, str] = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
+        pid = int(entry.name)
         try:
             command = (entry / "cmdline").read_bytes()
             environment = (entry / "environ").read_bytes()
+            # The name in parentheses may hold spaces and parentheses of its own.
+            parents[pid] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
         except OSError:
             continue
+        commands[pid] = command.replace(b"\0", b" ").decode(errors="replace").strip()
         if mark.encode() in command or mark.encode() in environment:
-            found[int(entry.name)] = command.replace(b"\0", b" ").decode(errors="replace").strip()
+            found[pid] = commands[pid]
+    # A scrubbed environment hides the mark, but not whose child a process is.
+    while below := {pid for pid, parent in parents.items() if parent in found} - found.keys():
+        found |= {pid: commands[pid] for pid in below}
     return found

@@ -197,7 +197,7 @@ def measurements(*, quick: bool) -> tuple[Measurement, ...]:
             question="branches",
             lanes=(Lane("ours"),),
             rounds=1 if quick else 2,
-            timeout=180,
+            timeout=60,
             details={"samples": 10, "mebibytes": 1024},
         ),
     )

@@ -80,7 +80,7 @@ def _memory(by_key: dict[str, Row]) -> list[Verdict]:
         if key.startswith("memory/") and value is not None:
             size = key.partition("/")[2]
             promise = f"≤ 12 MB private per idle kernel, {size} live"
-            measured = f"{value / MEGABYTE:.1f} MB"
+            measured = f"{value / MEGABYTE:.2f} MB"
             found.append(Verdict(promise, measured, value <= 12 * MEGABYTE))
     return found or [_unknown("≤ 12 MB private per idle kernel")]
 

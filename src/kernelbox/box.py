@@ -190,9 +190,7 @@ class Box:
 
     def cancel(self, kernel: KernelLike, execution_id: str) -> bool:
         """Dequeue or interrupt that execution and no other."""
-        return bool(
-            self._ask(kernel, {"op": "cancel", "execution_id": execution_id})["cancelled"]
-        )
+        return bool(self._ask(kernel, {"op": "cancel", "execution_id": execution_id})["cancelled"])
 
     def restart(self, kernel: KernelLike) -> KernelRecord:
         """A fresh namespace under the same name and id."""

@@ -47,9 +47,7 @@ class Reactor:
         self._soon: deque[Callback] = deque()
         self._running = False
 
-    def watch(
-        self, fd: int, on_read: Callback | None, *, on_write: Callback | None = None
-    ) -> None:
+    def watch(self, fd: int, on_read: Callback | None, *, on_write: Callback | None = None) -> None:
         """Call back when ``fd`` can be read or written; both None stops watching."""
         mask = (select.EPOLLIN if on_read else 0) | (select.EPOLLOUT if on_write else 0)
         known = fd in self._watched

@@ -31,9 +31,9 @@ class Mend:
     attempt: int
 
 
-def attempts(code: str, max_attempts: int) -> Generator[
-    Run | Mend, ExecutionResult | str | None, ExecutionResult
-]:
+def attempts(
+    code: str, max_attempts: int
+) -> Generator[Run | Mend, ExecutionResult | str | None, ExecutionResult]:
     """The rules: attempts count from 1, the first run included; after the last failure nobody is
     asked any more, and the result keeps the last output and error."""
     if isinstance(max_attempts, bool) or not isinstance(max_attempts, int) or max_attempts < 1:
@@ -55,9 +55,7 @@ def attempts(code: str, max_attempts: int) -> Generator[
         better = yield Mend(result, attempt)
         if better is not None:
             if not isinstance(better, str):
-                raise BadInput(
-                    f"on_error_fn returns code or None, not {type(better).__name__}"
-                )
+                raise BadInput(f"on_error_fn returns code or None, not {type(better).__name__}")
             code = better
     result.status = "max_attempts_exceeded"
     return result

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Generator
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-from kernelbox.client.calls import Ask, Effect, StartKeeper
+from kernelbox.client.calls import Ask, Effect, Pause, StartKeeper
 from kernelbox.client.conversation import Answer, ConnectionLost, Conversation, Item
 from kernelbox.keeper.launch import ensure_keeper
 from kernelbox.wire import Frame
@@ -105,6 +105,8 @@ class AsyncDriver:
     async def _perform(self, effect: Effect) -> Any:
         if isinstance(effect, StartKeeper):
             return await asyncio.to_thread(ensure_keeper, effect.home)
+        if isinstance(effect, Pause):
+            return await asyncio.sleep(effect.seconds)
         try:
             return await asyncio.wait_for(self._ask(effect), effect.patience)
         except TimeoutError:

@@ -7,10 +7,11 @@ import os
 import select
 import socket
 import threading
+import time
 from collections.abc import Generator, Iterator
 from typing import Any, TypeVar
 
-from kernelbox.client.calls import Ask, Effect, StartKeeper
+from kernelbox.client.calls import Ask, Effect, Pause, StartKeeper
 from kernelbox.client.conversation import Answer, ConnectionLost, Conversation, Item
 from kernelbox.keeper.launch import ensure_keeper
 from kernelbox.wire import Frame
@@ -123,6 +124,9 @@ class BlockingDriver:
     def _perform(self, effect: Effect) -> Any:
         if isinstance(effect, StartKeeper):
             ensure_keeper(effect.home)
+            return None
+        if isinstance(effect, Pause):
+            time.sleep(effect.seconds)
             return None
         return self._ask(effect)
 

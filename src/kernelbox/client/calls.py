@@ -44,7 +44,14 @@ class StartKeeper:
     home: Home
 
 
-Effect = Ask | StartKeeper
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Wait a moment."""
+
+    seconds: float
+
+
+Effect = Ask | StartKeeper | Pause
 Call = Generator[Effect, Any, _T]
 KernelLike = KernelRecord | str
 
@@ -184,7 +191,7 @@ class Calls:
     ) -> Call[ExecutionResult]:
         """The warden went away under a running cell: say what is known of it."""
         state, cause, epoch = "unknown", f"the connection to the kernel was lost ({error})", 0
-        for _ in range(20):
+        for _ in range(40):
             try:
                 yield from self.find(kernel)
             except KernelLost as lost:
@@ -196,7 +203,7 @@ class Calls:
                 break
             except BoxError:
                 break
-            yield from self.keeper({"op": "hello"})
+            yield Pause(0.025)  # we may have noticed before the keeper did
         words = f"{cause}; the kernel's state is {state}"
         return ExecutionResult(
             status="error",

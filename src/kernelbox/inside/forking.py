@@ -89,7 +89,9 @@ def _reopen_regular_files() -> None:
             if not os.path.isfile(path := os.readlink(f"/proc/self/fd/{fd}")):
                 continue
             with open(f"/proc/self/fdinfo/{fd}") as file:
-                info = dict(line.split(":\t", 1) for line in file.read().splitlines() if ":\t" in line)
+                info = dict(
+                    line.split(":\t", 1) for line in file.read().splitlines() if ":\t" in line
+                )
             flags = int(info["flags"], 8) & ~(os.O_CREAT | os.O_EXCL | os.O_TRUNC)
             same = os.stat(path)
             mine = os.fstat(fd)

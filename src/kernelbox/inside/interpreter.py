@@ -62,7 +62,8 @@ class Interpreter:
         self.pid = os.getpid()
         # High numbers, so that a cell that closes "all" descriptors up to 100 or so misses them.
         self._private = [
-            fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _PRIVATE_FDS_FROM + i) for i, fd in enumerate(fds)
+            fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _PRIVATE_FDS_FROM + i)
+            for i, fd in enumerate(fds)
         ]
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)

@@ -47,7 +47,12 @@ class Lifeline:
             if place is not None:
                 frame["place"] = place
             try:
-                self._sock.sendall(encode(frame))
+                data = encode(frame)
+            except BaseException:
+                self._outlets.unplace()  # keys that JSON has not, or 256 MB of them
+                raise
+            try:
+                self._sock.sendall(data)
             except OSError as error:
                 raise LifelineClosed(str(error)) from None
 

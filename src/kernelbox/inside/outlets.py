@@ -19,6 +19,9 @@ import threading
 from typing import Any
 
 MARK_TOKEN_LENGTH = 16
+_ATOMIC = select.PIPE_BUF
+"""What a pipe takes whole or not at all."""
+_write = os.write
 HERE, AFTER, FRAME = b"H", b"A", b"F"
 """``HERE n``: a place in this pipe. ``AFTER n``: what follows comes after that place of the other
 pipe. ``FRAME n``: what follows comes after the n-th frame on the lifeline."""
@@ -46,6 +49,10 @@ class Outlets:
         self._unread = array.array("i", [0])
         self.lock = threading.RLock()
         self.marking = True
+        self.plain = -1  # the stream that can be written to as things are, without a mark
+
+    def fd(self, which: int) -> int:
+        return self._fds[which]
 
     def write(self, which: int, data: bytes) -> None:
         """Write all of ``data`` to stdout (0) or stderr (1)."""
@@ -59,13 +66,19 @@ class Outlets:
             if self._frames_told[which] != self._frames_sent and self.marking:
                 self._frames_told[which] = self._frames_sent
                 data = self._mark_bytes(FRAME, self._frames_sent) + data
+            self.plain = which if self.marking else -1
             self._write_all(self._fds[which], data)
 
     def place(self) -> list[int] | None:
-        """Mark where both pipes are now, for a frame about to be sent: ``[which pipes, number]``."""
+        """Mark where both pipes are now, for a frame about to be sent: ``[which pipes, number]``.
+
+        The number is told even if neither pipe was marked: what waits for a mark of which an
+        interrupt left only one half, or for a frame that could not be sent, goes on with this one.
+        """
         if not self.marking:
             return None
         self._frames_sent += 1
+        self.plain = -1
         mask = 0
         for which in (0, 1):
             if self._has_unread(which):
@@ -73,7 +86,11 @@ class Outlets:
                     self._number += 1
                 if self._mark(which, HERE):
                     mask |= 1 << which
-        return [mask, self._number] if mask else None
+        return [mask, self._number] if self._number else None
+
+    def unplace(self) -> None:
+        """The frame was not sent after all."""
+        self._frames_sent -= 1
 
     def repair(self) -> None:
         """Give a cell that closed fd 1 or 2 its output back; a redirection of its own is left."""
@@ -139,6 +156,7 @@ class Stream(io.TextIOBase):
     def __init__(self, outlets: Outlets, which: int) -> None:
         self._outlets = outlets
         self._which = which
+        self._fd = outlets.fd(which)
         self.name = ("<stdout>", "<stderr>")[which]
         self.buffer = _Bytes(outlets, which)
 
@@ -172,6 +190,16 @@ class Stream(io.TextIOBase):
     def write(self, text: str) -> int:
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
-        if text:
-            self._outlets.write(self._which, text.encode("utf-8", "backslashreplace"))
+        data = text.encode("utf-8", "backslashreplace")
+        outlets, which = self._outlets, self._which
+        # A loop of prints is the hot path of all output: no calls here that can be done without.
+        with outlets.lock:
+            if outlets.plain == which and len(data) <= _ATOMIC:
+                try:
+                    if _write(self._fd, data) == len(data):
+                        return len(text)
+                except BlockingIOError:
+                    pass
+            if data:
+                outlets.write(which, data)
         return len(text)

@@ -40,7 +40,9 @@ def build(ipython_dir: str, preload: Sequence[str]) -> tuple[Interpreter, list[s
     return interpreter, failures
 
 
-def serve(control: socket.socket, interpreter: Interpreter, become_warden: BecomeWarden) -> NoReturn:
+def serve(
+    control: socket.socket, interpreter: Interpreter, become_warden: BecomeWarden
+) -> NoReturn:
     """Fork a family for each socket that arrives on ``control``; end when it closes."""
     signals = linux.child_signal_fd()
     poll = select.poll()

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import traceback
 from base64 import b64encode
 from typing import Any
 
@@ -205,6 +206,45 @@ class Shell(InteractiveShell):
                 raise
         self.user_ns["_exit_code"] = process.returncode
 
+    def debugger(self, force: bool = False) -> None:
+        """``%debug`` and ``%pdb``: a debugger that nobody answers is refused before it starts."""
+        if outbox.stdin_allowed or not (force or self.call_pdb):
+            super().debugger(force=force)
+        elif self.call_pdb:
+            print("%pdb is on, but this client answers no questions.", file=sys.stderr)
+        else:
+            raise StdinNotImplementedError(
+                "%debug asks questions, but the client does not answer any. Look at the traceback, "
+                "or print what you want to know (or pass on_input=… to execute)."
+            )
+
+    def showtraceback(
+        self,
+        exc_tuple: Any = None,
+        filename: str | None = None,
+        tb_offset: int | None = None,
+        exception_only: bool = False,
+        running_compiled_code: bool = False,
+    ) -> None:
+        """As IPython does it, and exception groups, which it only prints, in the same way."""
+        try:
+            etype, value, tb = self._get_exc_info(exc_tuple)
+        except ValueError:
+            etype = value = tb = None
+        if exception_only or not _is_or_follows_group(value):
+            super().showtraceback(
+                exc_tuple, filename, tb_offset, exception_only, running_compiled_code
+            )
+            return
+        lines = traceback.format_exception(etype, value, tb and (tb.tb_next or tb))
+        self._showtraceback(etype, value, [line.rstrip("\n") for line in lines])
+        if self.call_pdb:
+            self.debugger(force=True)
+
+    def _format_exception_for_storage(self, exception: Any, *_: Any, **__: Any) -> dict[str, Any]:
+        """IPython formats each traceback again for a history file; we have none, but have this."""
+        return dict(outbox.error or {})
+
     def _showtraceback(self, etype: Any, evalue: Any, stb: list[str]) -> None:
         try:
             value = str(evalue)
@@ -221,6 +261,14 @@ class Shell(InteractiveShell):
         outbox.error = error
         if not outbox.send({"op": "error", **error}):
             print("\n".join(lines), file=sys.stderr)
+
+
+def _is_or_follows_group(error: BaseException | None) -> bool:
+    for _ in range(100):
+        if error is None or isinstance(error, BaseExceptionGroup):
+            break
+        error = error.__context__
+    return isinstance(error, BaseExceptionGroup)
 
 
 def ask_input(prompt: str = "", *, password: bool = False) -> str:

@@ -12,11 +12,13 @@ import select
 import signal
 import socket
 import time
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from kernelbox.inside import linux
-from kernelbox.inside.interpreter import Interpreter
 from kernelbox.wire import Decoder, Frame, GarbledFrame, encode
+
+if TYPE_CHECKING:
+    from kernelbox.inside.interpreter import Interpreter
 
 _MAX_FDS = 8
 _LAST_CHILD_PATIENCE = 5.0
@@ -25,7 +27,7 @@ _LAST_CHILD_PATIENCE = 5.0
 class Stub:
     """Waits for the warden's word and for the end of children; nothing else."""
 
-    def __init__(self, control: socket.socket, interpreter: Interpreter) -> None:
+    def __init__(self, control: socket.socket, interpreter: Interpreter | None) -> None:
         self._control = control
         self._interpreter = interpreter
         self._decoder = Decoder()
@@ -96,6 +98,7 @@ class Stub:
     def _become_interpreter(self, frame: Frame, fds: list[int]) -> None:
         linux.set_name("kb-python")
         _make_killable_first()
+        assert self._interpreter is not None  # a foreign kernel's stub only starts commands
         self._interpreter.attach(fds, frame["token"])
         self._interpreter.run()
 
@@ -144,7 +147,7 @@ def _make_killable_first() -> None:
         file.write("500")
 
 
-def main(control: socket.socket, interpreter: Interpreter) -> NoReturn:
+def main(control: socket.socket, interpreter: Interpreter | None) -> NoReturn:
     """Be a stub until the control socket closes."""
     linux.set_name("kb-stub")
     linux.adopt_orphans()

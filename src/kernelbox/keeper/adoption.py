@@ -9,6 +9,7 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any
 
+from kernelbox.keeper.home import remove_files
 from kernelbox.keeper.roots import FamilyLink
 from kernelbox.wire import Decoder, GarbledFrame, encode
 
@@ -41,6 +42,7 @@ def adopt(keeper: Keeper) -> None:
             keeper._idle_limits[kernel_id] = limit
     for kernel_id in [key for key in keeper.registry.kernels if key not in seen]:
         cause = "it was gone when a new keeper looked for it (killed, or the machine restarted)"
+        remove_files(keeper.home, keeper.registry.kernels[kernel_id])
         keeper.registry.bury(kernel_id, cause=cause)
     keeper._plan_idle_check()
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kernelbox.keeper.roots import RootKey
 
 
 def warden_cause(status: int | None) -> str:
@@ -31,6 +34,19 @@ def not_found_words(wanted: str, names: Sequence[str]) -> str:
     else:
         here = "there are no kernels here"
     return f"no kernel named {wanted!r}; {here}. Create it with get_or_create({wanted!r})."
+
+
+def fresh_start_notes(key: RootKey, roots: Iterable[RootKey]) -> list[str]:
+    """Why a kernel could not be forked from the root that most kernels of its Python share."""
+    others = [other for other in roots if other.executable == key.executable]
+    if not others or others[0] == key:
+        return []
+    usual = dict(others[0].start_environ)
+    mine = dict(key.start_environ)
+    names = sorted(name for name in {*usual, *mine} if usual.get(name) != mine.get(name))
+    if not names:
+        return []
+    return [f"started from an interpreter of its own: {', '.join(names)} cannot change in a fork"]
 
 
 def maybe_idle(

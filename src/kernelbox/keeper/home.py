@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import shutil
 import stat
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from kernelbox.config import Settings
 from kernelbox.errors import BadInput, KeeperUnavailable
@@ -64,6 +68,16 @@ def prepare(home: Home) -> None:
                 "(or KERNELBOX_REGISTRY_PATH and KERNELBOX_RUNTIME_DIR) at a folder you own.",
                 path=folder,
             ) from None
+
+
+def remove_files(home: Home, record: Mapping[str, Any]) -> None:
+    """Take away what a kernel left: its socket, its connection file if it is ours, its spool."""
+    kernel_id = str(record["kernel_id"])
+    connection_file = os.path.join(home.runtime_dir, f"kernel-{kernel_id}.json")
+    for path in (home.kernel_address(kernel_id), connection_file):
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+    shutil.rmtree(os.path.join(home.runtime_dir, f"spool-{kernel_id}"), ignore_errors=True)
 
 
 def _base() -> str:

@@ -19,9 +19,10 @@ from kernelbox.errors import (
     StartupFailed,
     to_wire,
 )
+from kernelbox.inside import linux
 from kernelbox.keeper import adoption, decisions
 from kernelbox.keeper.foreign import start_foreign
-from kernelbox.keeper.home import Home
+from kernelbox.keeper.home import Home, remove_files
 from kernelbox.keeper.registry import Grave, Record, Registry
 from kernelbox.keeper.roots import FamilyLink, Root, RootKey, WardenGone, fingerprint, key_for
 from kernelbox.reactor import Peer, Reactor, Timer
@@ -29,12 +30,13 @@ from kernelbox.wire import PROTOCOL, Frame, build_id
 
 Reply = Callable[[dict[str, Any] | BoxError], None]
 
-_EXIT_STATUS_PATIENCE = 0.1
+_EXIT_STATUS_PATIENCE = 0.05
 _REFILL_DELAY = 0.15
 _FINGERPRINT_EVERY = 1.0
 _TRIES = 3
 _MOST_ROOTS = 4
 _END_PATIENCE = 10.0
+_MOST_STATUSES = 1000
 
 
 class Keeper:
@@ -57,6 +59,10 @@ class Keeper:
         self._used_at = time.monotonic()
         self._fingerprinted: dict[RootKey, float] = {}
         self._clients: set[Peer] = set()
+        self._exit_statuses: dict[int, int] = {}
+        self._root_words = ""
+        self._child_signals = linux.child_signal_fd()
+        self.reactor.watch(self._child_signals, self._reap)
         listener.setblocking(False)
         self.reactor.watch(listener.fileno(), self._accept)
         if home.owner:
@@ -198,8 +204,6 @@ class Keeper:
             )
         return error
 
-    _root_words = ""
-
     def _op_branch(self, frame: Frame, reply: Reply) -> None:
         name = check_name(frame["name"])
         source = self._known(str(frame["kernel"]))
@@ -243,11 +247,7 @@ class Keeper:
             link = root.fork_family(self._new_link)
         if spares:
             self.reactor.call_later(_REFILL_DELAY, lambda: self._refill(key, spares))
-        notes = list(root.notes)
-        if key.start_environ:
-            names = ", ".join(name for name, _ in key.start_environ)
-            notes.append(f"started from an interpreter of its own, for the sake of {names}")
-        return link, notes
+        return link, [*root.notes, *decisions.fresh_start_notes(key, self._roots)]
 
     def _root(self, key: RootKey) -> Root:
         root = self._roots.get(key)
@@ -317,26 +317,32 @@ class Keeper:
         for root in self._roots.values():
             if link in root.spares:
                 root.spares.remove(link)
-        if link.kernel_ids & self.registry.kernels.keys():
-            self.reactor.call_later(_EXIT_STATUS_PATIENCE, lambda: self._bury_family(link))
         self._answer_ended(link)
+        if link.kernel_ids & self.registry.kernels.keys():
+            self._bury_family(link)
 
     def _bury_family(self, link: FamilyLink) -> None:
-        cause = decisions.warden_cause(link.exit_status)
+        # Nobody may be told that the kernel lives, so there is no going on until it is buried.
+        deadline = time.monotonic() + _EXIT_STATUS_PATIENCE
+        while link.pid not in self._exit_statuses and time.monotonic() < deadline:
+            for root in list(self._roots.values()):
+                root.poll()
+            self._reap()
+            time.sleep(0.001)
+        cause = decisions.warden_cause(self._exit_statuses.get(link.pid))
         for kernel_id in list(link.kernel_ids):
             self._kernel_ended(kernel_id, cause, None)
 
     def _kernel_ended(self, kernel_id: str, cause: str, epoch: int | None) -> None:
         self._by_kernel.pop(kernel_id, None)
         self._idle_limits.pop(kernel_id, None)
-        if kernel_id in self._ending:
+        record = self.registry.kernels.get(kernel_id)
+        if record is not None:
+            remove_files(self.home, record)  # a warden that was killed could not
+        if kernel_id in self._ending or cause == "destroyed":
             self.registry.remove(kernel_id)
         else:
-            record = self.registry.kernels.get(kernel_id)
-            if record is not None and cause != "destroyed":
-                self.registry.bury(kernel_id, cause=cause, epoch=epoch)
-            with contextlib.suppress(OSError):
-                os.unlink(self.home.kernel_address(kernel_id))
+            self.registry.bury(kernel_id, cause=cause, epoch=epoch)
         self._registry_changed()
 
     def _answer_ended(self, link: FamilyLink) -> None:
@@ -349,18 +355,15 @@ class Keeper:
                     reply({"destroyed": True, "kernel_id": kernel_id})
 
     def _warden_exited(self, pid: int, status: int) -> None:
-        for link in self._families:
-            if link.pid == pid:
-                link.exit_status = status
         self._exit_statuses[pid] = status
-        while len(self._exit_statuses) > 200:
+        while len(self._exit_statuses) > _MOST_STATUSES:
             self._exit_statuses.pop(next(iter(self._exit_statuses)))
 
-    @property
-    def _exit_statuses(self) -> dict[int, int]:
-        if not hasattr(self, "_statuses"):
-            self._statuses: dict[int, int] = {}
-        return self._statuses
+    def _reap(self) -> None:
+        """Roots that ended, and wardens that outlived theirs and were left to us."""
+        linux.drain_signal_fd(self._child_signals)
+        for pid, status in linux.reap():
+            self._warden_exited(pid, status)
 
     # -- finding, listing, destroying -------------------------------------------------------
 
@@ -466,7 +469,9 @@ class Keeper:
 
         def ended(content: dict[str, Any] | BoxError) -> None:
             # The last kernel takes its family along, and then the end of the warden is the answer.
-            if not alone and not link.closed:
+            if link.closed:
+                self._answer_ended(link)
+            elif not alone:
                 link.kernel_ids.discard(kernel_id)
                 self._by_kernel.pop(kernel_id, None)
                 self.reactor.call_soon(lambda: self._answer_ended(link))

@@ -64,8 +64,6 @@ class FamilyLink:
     ) -> None:
         self.pid = 0
         self.kernel_ids: set[str] = set()
-        self.exit_status: int | None = None
-        self.ready_at = 0.0
         self._on_event = on_event
         self._on_close = on_close
         self._waiting: dict[int, Callable[[dict[str, Any] | BoxError], None]] = {}
@@ -76,9 +74,7 @@ class FamilyLink:
     def closed(self) -> bool:
         return self._peer.closed
 
-    def ask(
-        self, request: Frame, on_reply: Callable[[dict[str, Any] | BoxError], None]
-    ) -> None:
+    def ask(self, request: Frame, on_reply: Callable[[dict[str, Any] | BoxError], None]) -> None:
         """Send a request; exactly one reply or error comes, also when the warden dies."""
         if self._peer.closed:
             on_reply(StartupFailed("the kernel's warden ended"))
@@ -138,7 +134,7 @@ class Root:
         environ |= dict(key.start_environ)
         self._log_start = _size(self.log_path)
         with open(self.log_path, "ab") as log:
-            self._process = subprocess.Popen(
+            process = subprocess.Popen(
                 [
                     key.executable,
                     "-P",
@@ -157,11 +153,9 @@ class Root:
                 start_new_session=True,
             )
         theirs.close()
+        self.pid = process.pid
+        process.returncode = 0  # the keeper reaps all its children itself
         self._peer = Peer(reactor, mine, on_frame=self._said, on_close=self._closed)
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
 
     def fork_family(self, make_link: Callable[[socket.socket], FamilyLink]) -> FamilyLink:
         """A new family, not anybody's yet. Works at once, also while the root still warms up."""
@@ -184,11 +178,10 @@ class Root:
             spare.close()
         self.spares = []
         self._peer.close()
-        self._reap()
 
-    def _reap(self) -> None:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(0)
+    def poll(self) -> None:
+        """Hear now what it has to say about ended wardens."""
+        self._peer.poll()
 
     def _said(self, frame: Frame) -> None:
         match frame.get("op"):
@@ -207,7 +200,6 @@ class Root:
     def _closed(self) -> None:
         # Families it had not forked yet hear of it by the end-of-file on their own sockets.
         self._forking = []
-        self._reap()
         self._on_close(self)
 
 

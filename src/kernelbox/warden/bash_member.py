@@ -21,6 +21,7 @@ _FDS = bash.Fds()
 class BashOwner(Protocol):
     """Who is told what a shell prints, when its command ends, and when it ends itself."""
 
+    def bash_ready(self, code: str) -> None: ...
     def bash_printed(self, name: str, text: str) -> None: ...
     def bash_done(self, exit_code: int) -> None: ...
     def bash_ended(self, exit: Exit) -> None: ...
@@ -39,6 +40,8 @@ class BashMember:
         self.ended: Exit | None = None
         self._killed_by_us: str | None = None
         self._waiting: str | None = None
+        self._up = False
+        self._abandoned = False
         out_read, out_write = os.pipe()
         err_read, err_write = os.pipe()
         code_read, self._code = os.pipe()
@@ -77,8 +80,7 @@ class BashMember:
 
     def run(self, code: str) -> None:
         """Start a command, now or as soon as the shell is up. ValueError: bash cannot be given it."""
-        if not self._talk.ready:
-            bash.BashTalk().begin(code)  # refuse now what would be refused then
+        if not self._up:
             self._waiting = code
             return
         send = self._talk.begin(code)
@@ -115,7 +117,9 @@ class BashMember:
         self._owner.bash_ended(self.ended)
 
     def _printed(self, name: str, text: str) -> None:
-        if self._talk.ready:  # before that, bash complains that it has no terminal
+        if self._abandoned and name == "stderr":
+            text = text.removesuffix("\n")
+        if self._up:  # before that, bash complains that it has no terminal
             self._owner.bash_printed(name, text)
 
     def _status_readable(self) -> None:
@@ -126,15 +130,18 @@ class BashMember:
         if not data:
             self._reactor.forget(self._status)
             return
-        if not self._talk.ready:
-            self._streams.drain()  # the noise of the start is older than the word "ready"
         for event in self._talk.feed(data):
             if isinstance(event, bash.Ready):
+                self._streams.drain()  # the noise of the start is older than this word
+                self._up = True
                 code, self._waiting = self._waiting, None
                 if code is not None:
-                    self.run(code)
+                    self._owner.bash_ready(code)
             elif isinstance(event, bash.Again):
                 os.write(self._code, event.code)
             else:
+                # Bash ends the stderr of a command that it abandons with a newline of its own.
+                self._abandoned = isinstance(event, bash.Interrupted)
                 self._streams.drain()
+                self._abandoned = False
                 self._owner.bash_done(event.exit_code)

@@ -41,7 +41,9 @@ def explain(status: int, *, killed_by_us: str | None = None, oom_kills: int = 0)
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         if number == signal.SIGKILL and oom_kills:
-            return Exit(status, "out of memory: the kernel's OOM killer ended the process", "OutOfMemory")
+            return Exit(
+                status, "out of memory: the kernel's OOM killer ended the process", "OutOfMemory"
+            )
         try:
             name = signal.Signals(number).name
         except ValueError:

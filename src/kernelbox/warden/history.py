@@ -18,6 +18,12 @@ class History:
     def add(self, count: int, code: str, output: str | None) -> None:
         self._entries.append((count, code, output))
 
+    def copy(self) -> History:
+        """For a branch, which remembers what its parent did."""
+        same = History()
+        same._entries.extend(self._entries)
+        return same
+
     def tail(self, n: int) -> list[_Entry]:
         return list(self._entries)[-n:] if n > 0 else []
 

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kernelbox.inside import linux
 from kernelbox.reactor import Reactor, Timer
@@ -16,9 +16,12 @@ from kernelbox.warden.bash_member import BashMember
 from kernelbox.warden.execution import Execution, Loss, failed
 from kernelbox.warden.exits import Exit, oom_kills
 from kernelbox.warden.history import History
-from kernelbox.warden.python_member import PythonMember, process_facts
+from kernelbox.warden.member import Member, process_facts
 from kernelbox.warden.shelf import Shelf
 from kernelbox.wire import Frame
+
+if TYPE_CHECKING:
+    from kernelbox.warden.python_member import PythonMember
 
 _MOST_BACKGROUND_TEXT = 100_000
 
@@ -59,7 +62,7 @@ class Landlord(Protocol):
 
     reactor: Reactor
 
-    def start_interpreter(self, kernel: Kernel) -> PythonMember: ...
+    def start_interpreter(self, kernel: Kernel) -> Member: ...
     def start_bash(self, kernel: Kernel, cwd: str) -> BashMember: ...
 
 
@@ -73,6 +76,7 @@ class Identity:
     address: str
     cwd: str
     environ: dict[str, str]
+    kernel_type: str = "python3"
     startup_code: str | None = None
     session_name: str | None = None
     tags: Any = field(default_factory=dict)
@@ -96,7 +100,7 @@ class Kernel:
         self.attempt_count = 0
         self.ending = False
         self.loss: Loss | None = None  # happened, and not yet told to anybody
-        self.member: PythonMember | None = None
+        self.member: Member | None = None
         self.bash: BashMember | None = None
         self.current: Job | None = None
         self.last_job: Execution | Question | None = None
@@ -120,6 +124,10 @@ class Kernel:
         if self.member is None:
             self.start_interpreter()
         self._pump()
+
+    def language_for(self, wanted: str) -> str:
+        """The language a request is run in; raises what this kernel has to say against it."""
+        return wanted
 
     def ask(
         self,
@@ -152,7 +160,9 @@ class Kernel:
         for job in self._queue:
             if isinstance(job, Execution) and job.id == execution_id:
                 self._queue.remove(job)
-                job.finish(self._kept(failed("Cancelled", "cancelled while it waited; it did not run")))
+                job.finish(
+                    self._kept(failed("Cancelled", "cancelled while it waited; it did not run"))
+                )
                 return True
         return False
 
@@ -183,7 +193,7 @@ class Kernel:
 
     # -- the interpreter --------------------------------------------------------------------
 
-    def start_interpreter(self, member: PythonMember | None = None) -> None:
+    def start_interpreter(self, member: Member | None = None) -> None:
         """Start one (or take over a spare's) and make it the caller's: folder, environment, seed."""
         self.ready = False
         self.member = member or self.family.start_interpreter(self)
@@ -198,14 +208,14 @@ class Kernel:
             }
         )
 
-    def adopt(self, member: PythonMember) -> None:
+    def adopt(self, member: Member) -> None:
         """Take over the copy of a fork, which is somebody already."""
         self.member = member
         member.give_to(self)
         self.ready = True
         self._pump()
 
-    def member_said(self, member: PythonMember, frame: Frame) -> None:
+    def member_said(self, member: Member, frame: Frame) -> None:
         if member is not self.member:
             return
         match frame.get("op"):
@@ -238,11 +248,11 @@ class Kernel:
                 self.identity.notes.extend(frame.get("notes", ()))
                 self._begun()
 
-    def member_printed(self, member: PythonMember, name: str, text: str) -> None:
+    def member_printed(self, member: Member, name: str, text: str) -> None:
         if member is self.member:
             self._event({"kind": "stream", "name": name, "text": text})
 
-    def member_ended(self, member: PythonMember, exit: Exit) -> None:
+    def member_ended(self, member: Member, exit: Exit) -> None:
         """The death of the interpreter: what ran, and what waited, hears of it now."""
         if member is not self.member:
             return
@@ -294,7 +304,7 @@ class Kernel:
             "session_name": identity.session_name,
             "attempt_count": self.attempt_count,
             "tags": identity.tags,
-            "kernel_type": "python3",
+            "kernel_type": identity.kernel_type,
             "epoch": self.epoch,
             "state": self.loss.state if self.loss else "kept",
             "cause": self.loss.cause if self.loss else None,
@@ -334,7 +344,11 @@ class Kernel:
         while self.current is None and self._queue and self.ready and not self.ending:
             job = self._queue.popleft()
             if isinstance(job, Execution):
-                self._start_execution(job)
+                try:
+                    self._start_execution(job)
+                except Exception as error:
+                    # Our own failure: the caller hears of it, and the kernel goes on.
+                    self._finish(job, failed("InternalError", repr(error)))
             elif isinstance(job, Question):
                 self._start_question(job)
             else:
@@ -360,11 +374,8 @@ class Kernel:
                 self.family.reactor.call_later(job.timeout, lambda: self._timed_out(job))
             ]
         if job.language == "bash":
-            try:
-                self._bash_member().run(job.code)
-            except ValueError as error:
-                job.reply = {"ok": False, "execution_count": None}
-                self._finish(job, failed("ValueError", str(error)))
+            self._bash_member()
+            self.bash_ready(job.code)
             return
         assert self.member is not None
         self.member.oom_before = job.oom_before
@@ -427,6 +438,17 @@ class Kernel:
             if job.cancelled and outcome["error"]["ename"] == "KeyboardInterrupt":
                 outcome["error"]["evalue"] = outcome["error"]["evalue"] or job.cancelled
         self._finish(job, outcome)
+
+    def bash_ready(self, code: str) -> None:
+        """Hand the command to the shell, which keeps it until it is up."""
+        job = self.current
+        assert self.bash is not None
+        try:
+            self.bash.run(code)
+        except ValueError as error:
+            if isinstance(job, Execution):
+                job.reply = {"ok": False, "execution_count": None}
+                self._finish(job, failed("ValueError", str(error)))
 
     def bash_done(self, exit_code: int) -> None:
         """The shell has come back to its prompt."""
@@ -617,7 +639,9 @@ class Kernel:
         if self.current is not job:
             return
         job.steps.append(f"killed {job.kill_grace:g} s after the first interrupt")
-        words = f"killed: it did not stop {job.kill_grace:g} s after its timeout of {job.timeout:g} s"
+        words = (
+            f"killed: it did not stop {job.kill_grace:g} s after its timeout of {job.timeout:g} s"
+        )
         if job.language == "bash" and self.bash is not None:
             self.bash.kill(words)
         elif self.member is not None:

@@ -8,24 +8,16 @@ import secrets
 import signal
 import socket
 import time
-from typing import Any, Protocol
 
 from kernelbox.inside.interpreter import DUMP_SIGNAL
 from kernelbox.inside.outlets import MARK_TOKEN_LENGTH
 from kernelbox.reactor import Peer, Reactor
 from kernelbox.warden.exits import Exit, explain
+from kernelbox.warden.member import MemberOwner
 from kernelbox.warden.streams import Streams
 from kernelbox.wire import Frame
 
 _EXIT_PATIENCE = 1.0
-
-
-class MemberOwner(Protocol):
-    """Who is told what an interpreter says, prints and dies of."""
-
-    def member_said(self, member: PythonMember, frame: Frame) -> None: ...
-    def member_printed(self, member: PythonMember, name: str, text: str) -> None: ...
-    def member_ended(self, member: PythonMember, exit: Exit) -> None: ...
 
 
 class PythonMember:
@@ -150,22 +142,6 @@ def _catches(pid: int, number: int) -> bool:
             if line.startswith("SigCgt:"):
                 return bool(int(line.split()[1], 16) >> (number - 1) & 1)
     return False
-
-
-def process_facts(pid: int, role: str) -> dict[str, Any]:
-    """A process for ``status``: what it is, its memory and its CPU time."""
-    facts: dict[str, Any] = {"pid": pid, "role": role}
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        with open(f"/proc/{pid}/smaps_rollup") as file:
-            sizes = dict(line.split(":", 1) for line in file if ":" in line)
-        private = sum(int(sizes[key].split()[0]) for key in ("Private_Clean", "Private_Dirty"))
-        facts["private_kb"] = private
-        facts["rss_kb"] = int(sizes["Rss"].split()[0])
-        with open(f"/proc/{pid}/stat") as file:
-            fields = file.read().rpartition(")")[2].split()
-        ticks = int(fields[11]) + int(fields[12])
-        facts["cpu_seconds"] = ticks / os.sysconf("SC_CLK_TCK")
-    return facts
 
 
 def now() -> float:

@@ -6,9 +6,12 @@ interpreter; all it gains is to disorder its own output, so nothing here ever wa
 
 from __future__ import annotations
 
+import array
 import codecs
 import contextlib
+import fcntl
 import os
+import termios
 from collections import deque
 from collections.abc import Callable
 
@@ -93,6 +96,7 @@ class Streams:
         self._place = 0
         self._frames = 0
         self._publishing = False
+        self._unread = array.array("i", [0])
         self._waiting_pipes = [lambda: self._readable(STDOUT), lambda: self._readable(STDERR)]
         for which, fd in enumerate(fds):
             os.set_blocking(fd, False)
@@ -131,18 +135,22 @@ class Streams:
 
     def _readable(self, which: int) -> None:
         fd = self._fds[which]
-        size = self._read_once(which)
+        fcntl.ioctl(fd, termios.FIONREAD, self._unread)
+        if 0 < self._unread[0] < _BUSY_CHUNK:
+            # Let a printing loop fill the pipe: a wake-up for every line would slow it down, and
+            # print() writes its text and its newline one after the other.
+            self._reactor.forget(fd)
+            self._reactor.call_later(_PAUSE, lambda: self._read_after_pause(which, fd))
+            return
+        self._read_once(which)
         self._publish()
+
+    def _read_after_pause(self, which: int, fd: int) -> None:
         if self._fds[which] != fd:
             return
-        if 0 < size < _BUSY_CHUNK:
-            # Let a printing loop fill the pipe: a wake-up for every line would slow it down.
-            self._reactor.forget(fd)
-            self._reactor.call_later(_PAUSE, lambda: self._resume(which, fd))
-
-    def _resume(self, which: int, fd: int) -> None:
-        if self._fds[which] == fd:
-            self._reactor.watch(fd, self._waiting_pipes[which])
+        self._reactor.watch(fd, self._waiting_pipes[which])
+        self._read_once(which)
+        self._publish()
 
     def _read_once(self, which: int) -> int:
         fd = self._fds[which]

@@ -14,7 +14,7 @@ from kernelbox.warden.execution import Execution, Result
 from kernelbox.wire import Frame, build_id
 
 if TYPE_CHECKING:
-    from kernelbox.warden.family import Family
+    from kernelbox.warden.household import Warden
     from kernelbox.warden.kernel import Kernel
 
 _ENOUGH = 1 << 20
@@ -28,7 +28,9 @@ class Follower:
     A client that is slower than the cell is served from the spool, so nothing piles up here.
     """
 
-    def __init__(self, client: NativeClient, request: Any, execution: Execution, start: int) -> None:
+    def __init__(
+        self, client: NativeClient, request: Any, execution: Execution, start: int
+    ) -> None:
         self._client = client
         self._request = request
         self._execution = execution
@@ -65,7 +67,7 @@ class Follower:
 class NativeClient:
     """One connection: requests in, events and replies out."""
 
-    def __init__(self, family: Family, sock: socket.socket, *, kernel: Kernel | None) -> None:
+    def __init__(self, family: Warden, sock: socket.socket, *, kernel: Kernel | None) -> None:
         self._family = family
         self._kernel = kernel
         self._running: dict[str, Execution] = {}
@@ -158,7 +160,7 @@ class NativeClient:
         execution = Execution(
             id=str(frame["execution_id"]),
             code=frame["code"],
-            language=frame.get("language", "python"),
+            language=kernel.language_for(frame.get("language", "python")),
             timeout=frame.get("timeout"),
             limit=frame.get("limit", 10_000),
             interrupt_grace=frame.get("interrupt_grace", 2.0),
@@ -248,7 +250,9 @@ class NativeClient:
         kernel = self._target(frame)
         execution = self._find(kernel, str(frame["execution_id"]))
         if execution.spool is None:
-            raise KernelNotFound(f"execution {execution.id!r} has not started; it has no output yet")
+            raise KernelNotFound(
+                f"execution {execution.id!r} has not started; it has no output yet"
+            )
         self._reply(request, execution.spool.manifest())
 
     def _op_ask(self, request: Any, frame: Frame) -> None:

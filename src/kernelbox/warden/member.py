@@ -1,0 +1,50 @@
+"""What a kernel needs of the process that runs its code, ours or a foreign kernel's."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any, Protocol
+
+from kernelbox.warden.exits import Exit
+from kernelbox.wire import Frame
+
+
+class Member(Protocol):
+    """Takes requests as frames; what it says, prints and dies of goes to its owner."""
+
+    role: str
+    pid: int
+    ended: Exit | None
+    oom_before: int
+
+    def give_to(self, owner: MemberOwner) -> None: ...
+    def send(self, frame: Frame, fds: list[int] | None = None) -> None: ...
+    def interrupt(self) -> None: ...
+    def kill(self, why: str | None) -> None: ...
+    def request_stack(self) -> bool: ...
+    def read_stack(self) -> str: ...
+
+
+class MemberOwner(Protocol):
+    """Who is told what a member says, prints and dies of."""
+
+    def member_said(self, member: Member, frame: Frame) -> None: ...
+    def member_printed(self, member: Member, name: str, text: str) -> None: ...
+    def member_ended(self, member: Member, exit: Exit) -> None: ...
+
+
+def process_facts(pid: int, role: str) -> dict[str, Any]:
+    """A process for ``status``: what it is, its memory and its CPU time."""
+    facts: dict[str, Any] = {"pid": pid, "role": role}
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        with open(f"/proc/{pid}/smaps_rollup") as file:
+            sizes = dict(line.split(":", 1) for line in file if ":" in line)
+        private = sum(int(sizes[key].split()[0]) for key in ("Private_Clean", "Private_Dirty"))
+        facts["private_kb"] = private
+        facts["rss_kb"] = int(sizes["Rss"].split()[0])
+        with open(f"/proc/{pid}/stat") as file:
+            fields = file.read().rpartition(")")[2].split()
+        ticks = int(fields[11]) + int(fields[12])
+        facts["cpu_seconds"] = ticks / os.sysconf("SC_CLK_TCK")
+    return facts
