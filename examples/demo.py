@@ -4,6 +4,7 @@ Run it with ``scripts/demo``. It lives in a temporary folder and leaves nothing 
 """
 
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -34,26 +35,37 @@ Wed,espresso,44,2.40
 Wed,cappuccino,31,3.60
 """
 
+CONVERT = "sales['price'] = sales.price.astype(float)\n"
+INCOME = "print(f'{(sales.cups * sales.price).sum():.2f} EUR')"
+
 ANOTHER_PROCESS = """\
 from kernelbox import execute
-print(execute("barista", "sales.cups.sum()").return_value)
+print(execute("barista", "int(sales.cups.sum())").return_value)
 """
 
 
 def main() -> None:
     """Play the story in a folder of its own, and tidy up whatever happens."""
-    with tempfile.TemporaryDirectory(prefix="kernelbox-demo-") as folder:
-        os.chdir(folder)
-        os.environ["KERNELBOX_HOME"] = str(Path(folder, "home"))
-        # The keeper would stay warm for a minute; a demo should be gone when it ends.
-        os.environ["KERNELBOX_KEEPER_LINGER"] = "0"
-        Path("sales.csv").write_text(SALES)
-        try:
-            tell()
-        finally:
-            for kernel in list_kernels():
-                destroy(kernel.name)
-            os.chdir("/")
+    folder = Path(tempfile.mkdtemp(prefix="kernelbox-demo-"))
+    os.chdir(folder)
+    os.environ["KERNELBOX_HOME"] = str(folder / "home")
+    # The keeper would stay warm for a minute; a demo should be gone when it ends.
+    os.environ["KERNELBOX_KEEPER_LINGER"] = "0"
+    Path("sales.csv").write_text(SALES)
+    try:
+        tell()
+    finally:
+        for kernel in list_kernels():
+            destroy(kernel.name)
+        os.chdir("/")
+        remove(folder)
+
+
+def remove(folder: Path) -> None:
+    """Delete the folder; the keeper may still write its last word into it while we do."""
+    deadline = time.monotonic() + 5
+    while folder.exists() and time.monotonic() < deadline:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def tell() -> None:
@@ -64,7 +76,7 @@ def tell() -> None:
     began = time.perf_counter()
     barista = get_or_create("barista")
     say(f'get_or_create("barista")  {measured(began)}')
-    note("The very first one also starts the keeper. The others are quicker: see below.")
+    note("The very first one also starts the keeper; the next ones are quicker.")
 
     chapter("It loads some data")
     cell("barista", "import pandas as pd\nsales = pd.read_csv('sales.csv')\nsales.head(4)")
@@ -73,13 +85,12 @@ def tell() -> None:
     note("This question comes from another process, which knows nothing but the name:")
     asked = [sys.executable, "-c", ANOTHER_PROCESS]
     answer = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
-    prompt("sales.cups.sum()")
+    prompt("int(sales.cups.sum())")
     say(f"  {answer}")
 
     chapter("It stumbles")
-    income = "(sales.cups * sales.price.astype(float)).sum().round(2)"
-    failed = execute(barista, income)
-    prompt(income)
+    failed = execute(barista, CONVERT + INCOME)
+    prompt(CONVERT + INCOME)
     if failed.error is None:
         raise SystemExit("The story needs an error here, and there was none.")
     say(red(f"  {failed.error.ename}: {failed.error.evalue}"))
@@ -87,7 +98,7 @@ def tell() -> None:
 
     chapter("And is repaired")
     note("execute_with_retry asks you (or your model) for better code:")
-    repaired = execute_with_retry(barista, income, repair)
+    repaired = execute_with_retry(barista, CONVERT + INCOME, repair)
     for attempt in repaired.attempts:
         say(f"  attempt {attempt.attempt}: {attempt.status}")
     show(repaired)
@@ -102,9 +113,8 @@ def tell() -> None:
     branch(barista, "what-if")
     say(f'branch("barista", "what-if")  {measured(began)}')
     note("The copy has every variable. What happens to one does not happen to the other:")
-    cell("what-if", "sales['price'] = sales.price.str.removesuffix(' EUR').astype(float) + 1")
-    cell("what-if", "sales.price.max()")
-    cell("barista", "sales.price.max()")
+    cell("what-if", "sales['price'] += 0.50\n" + INCOME)
+    cell("barista", INCOME)
 
     chapter("The numbers, on this machine")
     numbers()
@@ -116,7 +126,7 @@ def repair(result: ExecutionResult, attempt: int) -> str:
     """Play the part of the model: read the error, return code that should work."""
     evalue = result.error.evalue if result.error else "?"
     say(f"  after attempt {attempt} you read: {dim(evalue)}")
-    return "(sales.cups * sales.price.str.removesuffix(' EUR').astype(float)).sum().round(2)"
+    return CONVERT.replace("sales.price", "sales.price.str.removesuffix(' EUR')") + INCOME
 
 
 def numbers() -> None:
@@ -156,7 +166,7 @@ def show(result: ExecutionResult) -> None:
     """The answer, indented; the story ends here when it is not a good one."""
     if not result.ok:
         raise SystemExit(f"This should have worked: {result.error} ({result.state})")
-    text = result.output + (result.return_value or "")
+    text = (result.output + (result.return_value or "")).rstrip()
     if text:
         say(textwrap.indent(text, "  "))
 

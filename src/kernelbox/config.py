@@ -211,8 +211,7 @@ class Settings:
     @classmethod
     def from_wire(cls, values: Mapping[str, Any]) -> Settings:
         """What another process sent; fields of a newer version are passed over."""
-        known = {field.name for field in fields(cls)}
-        kept = {name: value for name, value in values.items() if name in known}
+        kept = {name: value for name, value in values.items() if name in cls.__slots__}
         kept["preload"] = tuple(kept.get("preload", ()))
         return cls(**kept)
 

@@ -23,6 +23,7 @@ from kernelbox.inside.bash import (
     Finished,
     Interrupted,
     Ready,
+    Started,
     command,
     environment,
     snapshot_code,
@@ -99,6 +100,7 @@ class Shell:
         self.talk = BashTalk()
         self.read: dict[int, bytes] = {self.out: b"", self.err: b""}
         self.before: set[int] = set()
+        self.started = False
         self.agains = 0
 
     @property
@@ -107,6 +109,7 @@ class Shell:
 
     def begin(self, code: str) -> None:
         self.before = descendants(self.pid)
+        self.started = False
         send = self.talk.begin(code)
         os.ftruncate(self.text, 0)
         os.pwrite(self.text, send.text, 0)
@@ -139,9 +142,13 @@ class Shell:
             assert not self._turn(), f"ended before it wrote {text!r}"
 
     def interrupt(self) -> None:
+        last = time.monotonic() + DEADLINE
+        while not self.started:
+            assert time.monotonic() < last
+            assert not self._turn()
         os.kill(self.pid, signal.SIGURG)
         groups = {self.pid}
-        for pid in self.started():
+        for pid in self.children():
             with contextlib.suppress(ProcessLookupError):
                 groups.add(os.getpgid(pid))
         for group in groups:
@@ -150,11 +157,11 @@ class Shell:
 
     def kill_foreground(self) -> None:
         os.kill(self.pid, signal.SIGURG)
-        for pid in self.started():
+        for pid in self.children():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
-    def started(self) -> set[int]:
+    def children(self) -> set[int]:
         """What the running command started, as opposed to the jobs of those before it."""
         return descendants(self.pid) - self.before
 
@@ -187,12 +194,17 @@ class Shell:
         return events
 
     def _heard(self, data: bytes) -> list[Event]:
-        events = self.talk.feed(data)
-        for event in events:
-            if isinstance(event, Again):
-                self.agains += 1
-                os.write(self.code, event.code)
-        return [event for event in events if not isinstance(event, Again)]
+        ends: list[Event] = []
+        for event in self.talk.feed(data):
+            match event:
+                case Again():
+                    self.agains += 1
+                    os.write(self.code, event.code)
+                case Started():
+                    self.started = True
+                case _:
+                    ends.append(event)
+        return ends
 
     def _outcome(self, end: Event | Exited) -> Outcome:
         out, err = (self.read[fd].decode() for fd in (self.out, self.err))
@@ -489,8 +501,17 @@ def test_background_jobs_survive_an_interrupt(shell: Shell) -> None:
 
 def test_an_interrupt_of_an_idle_shell_does_nothing(shell: Shell) -> None:
     for _ in range(5):
-        shell.interrupt()
+        os.killpg(shell.pid, signal.SIGINT)
         assert shell.run("echo on").out == "on\n"
+
+
+def test_an_interrupt_right_after_the_start_ends_the_command(shell: Shell) -> None:
+    for code in ("while :; do :; done", "sleep 300", "x=1\n" * 900 + "sleep 300") * 30:
+        shell.begin(code)
+        shell.interrupt()
+        outcome = shell.end()
+        assert outcome is not None
+        assert outcome.end == Interrupted(130)
 
 
 def test_interrupts_at_the_worst_moment_neither_hang_nor_hit_the_next(shell: Shell) -> None:
@@ -640,17 +661,15 @@ def test_a_snapshot_makes_a_new_shell_take_over(start: Start, tmp_path: Path) ->
 
 def test_reports_are_understood_in_pieces() -> None:
     talk = BashTalk()
-    assert not talk.idle
     assert talk.feed(b"0 0 ") == []
     assert talk.feed(b"R") == []
     assert talk.feed(b"\n") == [Ready()]
     assert talk.idle
     talk.begin("true")
-    assert not talk.idle
     assert [event for byte in b"1 42 F\n" for event in talk.feed(bytes([byte]))] == [Finished(42)]
     talk.begin("true")
     assert talk.feed(b"1 42 R\n") == [Again()]
-    assert talk.feed(b"2 130 I\n2 130 R\n") == [Interrupted(130)]
+    assert talk.feed(b"2 0 S\n2 130 I\n2 130 R\n") == [Started(), Interrupted(130)]
     assert talk.idle
 
 

@@ -8,16 +8,17 @@ inherits, carry the conversation:
 
 - *text*, a memfd that holds the command (bash reads a pipe byte by byte, but a file in blocks);
 - *code*, a pipe on which a newline means "look at the text again";
-- *status*, a pipe on which the shell says, each time it is idle, `<number> <exit code> <how>`.
+- *status*, a pipe on which the shell says `<number> <exit code> <how>` when it starts a command
+  and each time it is idle.
 
 Commands are numbered and a number runs once, so that a wake-up may be repeated. This heals the
 one race there is: a late SIGINT swallows a wake-up; the shell, idle again, says so: `Again`.
 
 To interrupt: SIGURG to the shell, then SIGINT to its process group and to the other groups that
 the command started (`timeout` makes its own). SIGINT ends programs, except background jobs, which
-bash makes ignore it; and the shell abandons the command if SIGINT was what ended its program. SIGURG
-makes it do so whatever ended it: what follows in the command doesn't run, also when the program had
-to be killed. Send neither before `Ready`.
+bash makes ignore it; and the shell abandons the command if SIGINT was what ended its program.
+SIGURG makes it do so whatever ended it: what follows in the command doesn't run, also when the
+program had to be killed. Send neither before `Started`, or they are spent in vain.
 """
 
 import re
@@ -29,7 +30,7 @@ from typing import Final
 SNAPSHOT_END: Final = b"# that was all\n"
 
 _WAKE: Final = b"\n"
-_STATUS_LINE: Final = re.compile(rb"(\d{1,18}) (\d{1,3}) ([FIR])")
+_STATUS_LINE: Final = re.compile(rb"(\d{1,18}) (\d{1,3}) ([FIRS])")
 # Longer commands are not run as one group: bash recurses over its members until the stack is full.
 _GROUP_LINES: Final = 1000
 # Aliases apply to lines that are read after them, and a group is read before it runs.
@@ -85,6 +86,7 @@ while builtin read -t 0 -u CODE_FD; do IFS= builtin read -r -t 1 -u CODE_FD __kb
 if { IFS= builtin read -r __kb_x && IFS=" " builtin read -r __kb_x __kb_group &&
 IFS= builtin read -r -d "" __kb_code; } </proc/self/fd/TEXT_FD && (( __kb_x > __kb_n )); then
 __kb_n=$__kb_x __kb_how=I
+builtin printf "%s 0 S\\n" "$__kb_n" >&STATUS_FD
 __kb_pre=${__kb_opt//[!aeuvx]}
 __kb_pre=${__kb_pre:+"builtin set -$__kb_pre; "}
 if (( __kb_group )) &&
@@ -156,6 +158,11 @@ class Ready:
 
 
 @dataclass(frozen=True)
+class Started:
+    """The shell has taken the command: an interrupt now ends it."""
+
+
+@dataclass(frozen=True)
 class Finished:
     """The command ran to its end, and its output is in the pipes."""
 
@@ -176,7 +183,7 @@ class Again:
     code: bytes = _WAKE
 
 
-Event = Ready | Finished | Interrupted | Again
+Event = Ready | Started | Finished | Interrupted | Again
 
 
 def command(bash: str = "bash") -> list[str]:
@@ -262,5 +269,7 @@ class BashTalk:
             return None
         if number < self._number:
             return Again()
+        if how == b"S":
+            return Started()
         self._running = False
         return Interrupted(exit_code) if how == b"I" else Finished(exit_code)

@@ -6,11 +6,14 @@ import faulthandler
 import fcntl
 import os
 import random
+import resource
 import signal
 import socket
 import sys
 import time
+import traceback
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 from kernelbox.inside import linux
@@ -95,16 +98,20 @@ class Interpreter:
             os._exit(0)
 
     def _next_frame(self) -> tuple[Frame, list[int]]:
-        if not self.lifeline.has_frame and self.user_loop.busy:
-            while True:
-                try:
+        while not self.lifeline.has_frame:
+            try:
+                if self.user_loop.busy:
                     self.user_loop.run_until_readable(self.lifeline.fileno())
-                    break
-                except KeyboardInterrupt:
-                    continue
-                except SystemExit as error:
-                    # asyncio lets these through; a task that calls sys.exit ends only itself.
-                    print(f"SystemExit in a background task: {error}", file=sys.stderr)
+                else:
+                    self.lifeline.wait()
+                break
+            except KeyboardInterrupt:
+                continue
+            except BaseException:
+                # asyncio lets SystemExit of a task through, and a signal handler of the user's
+                # (an alarm) may raise anything while we wait; neither may end the interpreter.
+                print("raised while no cell was running:", file=sys.stderr)
+                traceback.print_exc()
         return self.lifeline.receive()
 
     def _handle(self, frame: Frame, fds: list[int]) -> None:
@@ -153,6 +160,7 @@ class Interpreter:
                 failure = result.error_before_exec or result.error_in_exec
         except BaseException as error:
             # An interrupt between IPython's own lines, or a failure of IPython itself.
+            self.interrupts.stop()
             reply["ok"] = False
             failure = error
         if os.getpid() != self.pid:
@@ -189,6 +197,7 @@ class Interpreter:
             os.chdir(frame["cwd"])
         except OSError as error:
             notes.append(f"the folder {frame['cwd']!r} cannot be entered ({error.strerror})")
+        self.shell.user_ns["_dh"][:] = [os.getcwd()]  # where `%cd -` leads back to
         _lower_open_files(frame.get("open_files"))
         if sys.path[:1] != [""]:
             sys.path.insert(0, "")
@@ -200,7 +209,7 @@ class Interpreter:
         """Pay the price of a first cell ahead: the pages it writes to become our own."""
         outbox.lifeline = None
         try:
-            warm_up(self.shell)
+            warm_up(self.shell, _FIRST_CELL)
         finally:
             outbox.lifeline = self.lifeline
             linux.flush_c_buffers()
@@ -232,21 +241,23 @@ def reseed() -> None:
 
 def _lower_open_files(limits: list[int] | None) -> None:
     if limits:
-        import resource
-
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         soft = min(limits[0], hard)
         # Never below our own private descriptors.
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, _PRIVATE_FDS_FROM + 24), hard))
 
 
-def warm_up(shell: Shell) -> None:
+_FIRST_CELL = ("1+1", "print(1)")
+_EVERY_KIND = (*_FIRST_CELL, "1/0", "import asyncio\nawait asyncio.sleep(0)")
+
+
+def warm_up(shell: Shell, cells: Sequence[str] = _EVERY_KIND) -> None:
     """Run what a first cell runs, and leave no trace of it."""
     sink = open(os.devnull, "w")  # noqa: SIM115
     kept = sys.stdout, sys.stderr
     sys.stdout = sys.stderr = sink
     try:
-        for code in ("1+1", "print(1)", "1/0", "import asyncio\nawait asyncio.sleep(0)"):
+        for code in cells:
             shell.run_cell(code, store_history=True)
     finally:
         sys.stdout, sys.stderr = kept

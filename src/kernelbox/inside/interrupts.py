@@ -32,6 +32,10 @@ class Interrupts:
         finally:
             self._cell_runs = False
 
+    def stop(self) -> None:
+        """The cell is over, also if an interrupt hit on the very way out of :meth:`cell`."""
+        self._cell_runs = False
+
     @contextmanager
     def held(self) -> Iterator[None]:
         """Put SIGINT off: half a frame on the lifeline would desynchronise it for good."""

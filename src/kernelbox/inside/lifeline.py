@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 from collections import deque
 from typing import Any
@@ -60,6 +61,13 @@ class Lifeline:
     def has_frame(self) -> bool:
         """Whether :meth:`receive` would return at once with something already read."""
         return bool(self._frames)
+
+    def wait(self) -> None:
+        """Wait until there is something to receive; unlike there, an interrupt gets through."""
+        if self._sock is not None and not self._frames:
+            waiting = select.poll()
+            waiting.register(self._sock, select.POLLIN)
+            waiting.poll()
 
     def receive(self) -> tuple[Frame, list[int]]:
         """The next frame, and the descriptors that came with it."""

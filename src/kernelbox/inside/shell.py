@@ -13,8 +13,10 @@ import traceback
 from base64 import b64encode
 from typing import Any
 
+from IPython.core.alias import default_aliases
 from IPython.core.displayhook import DisplayHook
 from IPython.core.displaypub import DisplayPublisher
+from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
@@ -168,7 +170,11 @@ class Shell(InteractiveShell):
                 text = data["text/plain"] if isinstance(data, dict) else data
                 print(_ANSI.sub("", text))
 
+        def edit(shell: Any, *_: Any, **__: Any) -> None:
+            raise UsageError("%edit needs a terminal; write the file with %%writefile instead.")
+
         self.set_hook("show_in_pager", show, 99)
+        self.set_hook("editor", edit, 0)
 
     def init_io(self) -> None:
         """The streams are set up by the interpreter."""
@@ -184,6 +190,10 @@ class Shell(InteractiveShell):
             raise SystemExit("exit was called; the kernel goes on. destroy() ends it.")
 
     def set_next_input(self, s: str, replace: bool = False) -> None:
+        """``%load`` and its like fill the next cell of a notebook; an agent is shown the text."""
+        if outbox.face == "text":
+            print(s)
+            return
         self.payload_manager.write_payload(
             {"source": "set_next_input", "text": s, "replace": replace}
         )
@@ -280,6 +290,7 @@ def ask_input(prompt: str = "", *, password: bool = False) -> str:
         )
     outbox.lifeline.send({"op": "input_request", "prompt": str(prompt), "password": password})
     while True:
+        outbox.lifeline.wait()
         frame, _ = outbox.lifeline.receive()
         if frame.get("op") == "input":
             if frame.get("error"):
@@ -302,6 +313,9 @@ def make_shell(ipython_dir: str) -> Shell:
     config.Completer.use_jedi = False  # namespace completion is milliseconds; jedi is seconds
     config.InteractiveShell.autocall = 0
     config.InteractiveShell.banner1 = ""
+    # IPython's `ls` forces colours on, which only a terminal wants.
+    plain = [(name, command.replace(" --color", "")) for name, command in default_aliases()]
+    config.AliasManager.default_aliases = plain
     shell: Shell = Shell.instance(config=config, ipython_dir=ipython_dir)
     builtins.input = _input
     getpass.getpass = _getpass

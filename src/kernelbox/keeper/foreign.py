@@ -1,10 +1,14 @@
-"""Kernels that are not ours: any other installed kernelspec, through jupyter_client."""
+"""Kernels that are not ours: any other installed kernelspec, in a warden of its own."""
 
 from __future__ import annotations
 
+import os
+import socket
+import subprocess
 from typing import TYPE_CHECKING
 
-from kernelbox.errors import Unsupported
+from kernelbox.errors import StartupFailed
+from kernelbox.keeper.launch import importable
 from kernelbox.wire import Frame
 
 if TYPE_CHECKING:
@@ -13,5 +17,37 @@ if TYPE_CHECKING:
 
 
 def start_foreign(keeper: Keeper, request: Frame) -> FamilyLink:
-    """Start the warden of a foreign kernel; it takes the same requests as one of ours."""
-    raise Unsupported("foreign kernels are not built yet")
+    """Start the warden of a foreign kernel; it takes the same requests as one of ours.
+
+    Its environment is the caller's, because that is where kernelspecs are looked for.
+    """
+    rundir = keeper.home.rundir
+    mine, theirs = socket.socketpair()
+    try:
+        with open(os.path.join(rundir, "foreign.log"), "ab") as log:
+            process = subprocess.Popen(
+                [
+                    str(request["executable"]),
+                    "-P",
+                    "-m",
+                    "kernelbox.warden.foreign",
+                    str(theirs.fileno()),
+                    rundir,  # tells whose it is
+                ],
+                cwd="/",
+                env=importable({**os.environ, **request["environ"]}, request["package_parent"]),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+    except (OSError, ValueError) as error:
+        mine.close()
+        raise StartupFailed(f"{request['executable']!r} cannot be started: {error}") from None
+    finally:
+        theirs.close()
+    process.returncode = 0  # the keeper reaps all its children itself
+    link = keeper._new_link(mine)
+    link.pid = process.pid
+    return link

@@ -6,7 +6,6 @@ import json
 import os
 import secrets
 import socket
-import tempfile
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,10 +58,10 @@ def open_ports(info: dict[str, Any] | None = None) -> Ports:
 
 def write_private(path: str, content: dict[str, Any]) -> None:
     """Write JSON so that it is there whole or not at all, and only for us."""
-    folder = os.path.dirname(path)
-    fd, temporary = tempfile.mkstemp(dir=folder, prefix=".writing-")
+    temporary = f"{path}.writing"
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        with os.fdopen(fd, "w") as file:  # mkstemp makes it 0600
+        with open(fd, "w") as file:
             json.dump(content, file, indent=1)
         os.replace(temporary, path)
     except BaseException:

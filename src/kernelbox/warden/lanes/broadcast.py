@@ -51,11 +51,11 @@ class Broadcast:
         self._session = session
         self._on_subscription = on_subscription
         self._channel = Channel(reactor, socket, on_message=self._subscription_changed)
-        self._topic = f"kernel.{kernel.identity.kernel_id}."
+        self._topic = f"kernel.{kernel.identity.kernel_id}"
         self._subscriptions = 0
         # Cells of our own lane appear as if another Jupyter client had sent them.
         self._neighbour = uuid.uuid4().hex
-        self._foreign: tuple[Execution, Header] | None = None
+        self._latest_parent: Header = {}
         self._count: tuple[int, int] | None = None
 
     def check(self) -> None:
@@ -75,10 +75,17 @@ class Broadcast:
         metadata: dict[str, Any] | None = None,
         buffers: Sequence[bytes] = (),
     ) -> None:
-        if self._subscriptions:
-            self._send(
-                self._topic + msg_type, msg_type, content, parent, metadata=metadata, buffers=buffers
-            )
+        if not self._subscriptions:
+            return
+        frames = self._session.pack(
+            msg_type,
+            content,
+            parent=parent,
+            metadata=metadata,
+            buffers=buffers,
+            identities=[f"{self._topic}.{msg_type}".encode()],
+        )
+        self._channel.send(frames)
 
     def status(self, state: str, parent: Header) -> None:
         self.publish("status", {"execution_state": state}, parent)
@@ -90,19 +97,11 @@ class Broadcast:
     def end(self, request: Request) -> None:
         """Idle, as far as this request goes; what runs meanwhile keeps the kernel busy."""
         self.status("idle", request.header)
-        self._still_busy(unless=request)
+        self._still_busy()
 
     def error(self, error: dict[str, Any], parent: Header) -> None:
         content = {key: error.get(key) for key in ("ename", "evalue", "traceback")}
         self.publish("error", content, parent)
-
-    def _send(
-        self, topic: str, msg_type: str, content: dict[str, Any], parent: Header, **parts: Any
-    ) -> None:
-        frames = self._session.pack(
-            msg_type, content, parent=parent, identities=[topic.encode()], **parts
-        )
-        self._channel.send(frames)
 
     def _subscription_changed(self, frames: list[bytes], _: int) -> None:
         change = frames[0]
@@ -118,12 +117,11 @@ class Broadcast:
             self._still_busy()
             self._on_subscription(time.monotonic())
 
-    def _still_busy(self, *, unless: Request | None = None) -> None:
+    def _still_busy(self) -> None:
         """Say again that a cell runs, lest the latest word be another request's "idle"."""
         job = self._kernel.current
         if isinstance(job, Execution) and not job.internal and not job.finished:
-            if unless is None or job.origin is not unless:
-                self.status("busy", self._parent(job))
+            self.status("busy", self._parent(job))
 
     # -- the kernel's observer --------------------------------------------------------------
 
@@ -153,13 +151,11 @@ class Broadcast:
         if kind == "stream":
             self.publish("stream", {"name": event["name"], "text": event["text"]}, parent)
         elif kind in ("display_data", "update_display_data", "execute_result"):
-            content = {
-                "data": event["data"],
-                "metadata": event["metadata"],
-                "transient": event.get("transient", {}),
-            }
+            content = {"data": event["data"], "metadata": event["metadata"]}
             if kind == "execute_result":
                 content["execution_count"] = event.get("execution_count")
+            else:
+                content["transient"] = event.get("transient", {})
             self.publish(kind, content, parent)
         elif kind == "error":
             self.error(event["data"], parent)
@@ -193,16 +189,14 @@ class Broadcast:
             self.status("restarting", parent)
 
     def _parent(self, job: Job | None) -> Header:
-        if job is None:
-            return {}
-        if isinstance(job.origin, Request):
-            return job.origin.header
-        if isinstance(job, Question):
-            return {}
-        if self._foreign is None or self._foreign[0] is not job:
+        """The request that a job belongs to. What belongs to none (a thread that prints while the
+        keeper asks something) is shown with the latest."""
+        if job is not None and isinstance(job.origin, Request):
+            self._latest_parent = job.origin.header
+        elif isinstance(job, Execution) and job.id != self._latest_parent.get("msg_id"):
             header = self._session.header("execute_request", msg_id=job.id)
-            self._foreign = job, {**header, "session": self._neighbour}
-        return self._foreign[1]
+            self._latest_parent = {**header, "session": self._neighbour}
+        return self._latest_parent
 
     # -- counting ---------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""``input()`` over the stdin channel: the question to the client whose cell asks, and its answer."""
+"""``input()`` over the stdin channel: the question to the client, and its answer."""
 
 from __future__ import annotations
 

@@ -1,0 +1,138 @@
+"""What `import kernelbox` gives, and what it costs."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+import kernelbox
+from kernelbox import AsyncBox, Box, api
+
+FUNCTIONS = [
+    "branch", "cancel", "destroy", "execute", "execute_with_retry", "get_or_create", "interrupt",
+    "list_kernels", "output", "restart", "search_output", "status", "stream", "wipe",
+]  # fmt: skip
+CLASSES = [
+    "AsyncBox", "AttemptSnapshot", "BadInput", "Box", "BoxError", "EpochMismatch", "ErrorInfo",
+    "ExecutionResult", "KeeperUnavailable", "KernelLost", "KernelNotFound", "KernelRecord",
+    "OutputItem", "Settings", "StartupFailed", "Unsupported",
+]  # fmt: skip
+
+
+def fresh_python(program: str) -> str:
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    return ended.stdout
+
+
+def test_the_public_names_are_these() -> None:
+    assert sorted(kernelbox.__all__) == sorted(["__version__", *FUNCTIONS, *CLASSES])
+
+
+@pytest.mark.parametrize("name", [*FUNCTIONS, *CLASSES])
+def test_a_public_name_is_there(name: str) -> None:
+    assert getattr(kernelbox, name).__name__ == name
+    assert name in dir(kernelbox)
+
+
+def test_a_name_that_is_not_there_is_missed_as_usual() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        kernelbox.nonsense  # type: ignore[attr-defined]
+    assert not hasattr(kernelbox, "nonsense")
+
+
+def test_everything_can_be_starred() -> None:
+    assert "KernelLost" in fresh_python("from kernelbox import *; print(dir())")
+
+
+HEAVY = [
+    "zmq", "IPython", "fastapi", "pydantic", "jupyter_client", "asyncio", "traitlets", "starlette",
+    "numpy", "json", "socket", "subprocess",
+]  # fmt: skip
+
+
+def test_the_import_is_light() -> None:
+    program = "import kernelbox, sys; print(*sys.modules)"
+    loaded = {name.partition(".")[0] for name in fresh_python(program).split()}
+    bare = {name.partition(".")[0] for name in fresh_python("import sys; print(*sys.modules)").split()}
+    assert loaded & set(HEAVY) - bare == set()
+    # typing is the one module we take along
+    assert "typing" in loaded
+
+
+@pytest.mark.parametrize("name", ["execute", "Box", "KernelLost", "ExecutionResult"])
+def test_using_a_name_imports_nothing_that_only_kernels_need(name: str) -> None:
+    program = f"import sys; from kernelbox import {name}; print(*sys.modules)"
+    loaded = {name.partition(".")[0] for name in fresh_python(program).split()}
+    only_kernels = {"zmq", "IPython", "fastapi", "pydantic", "jupyter_client", "traitlets"}
+    assert loaded & only_kernels == set()
+
+
+@pytest.mark.parametrize("name", ["execute", "Box", "get_or_create"])
+def test_the_blocking_entrance_does_not_import_asyncio(name: str) -> None:
+    program = f"import sys; from kernelbox import {name}; print('asyncio' in sys.modules)"
+    assert fresh_python(program) == "False\n"
+
+
+def test_nothing_is_started_by_an_import() -> None:
+    program = "import kernelbox.api, threading, os; print(threading.active_count(), os.listdir('.'))"
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True,
+        cwd="/var/empty" if False else None,
+    )  # fmt: skip
+    assert ended.stdout.startswith("1 ")
+    assert ".kernelbox" not in ended.stdout
+
+
+def parameters(function: object) -> dict[str, tuple[str, object]]:
+    found = inspect.signature(function).parameters  # type: ignore[arg-type]
+    return {
+        name: (parameter.kind.name, parameter.default)
+        for name, parameter in found.items()
+        if name != "self"
+    }
+
+
+def test_the_four_functions_have_the_signatures_of_seed_002() -> None:
+    anywhere, keyword, nothing = "POSITIONAL_OR_KEYWORD", "KEYWORD_ONLY", inspect.Parameter.empty
+    assert list(parameters(api.get_or_create).items())[:1] == [("name", (anywhere, nothing))]
+    execute = parameters(api.execute)
+    assert list(execute)[:2] == ["kernel", "code"]
+    assert execute["language"] == (keyword, "python")
+    assert execute["timeout"] == (keyword, None)
+    assert parameters(api.execute_with_retry) == {
+        "kernel": (anywhere, nothing),
+        "code": (anywhere, nothing),
+        "on_error_fn": (anywhere, nothing),
+        "max_attempts": (keyword, None),
+        "language": (keyword, "python"),
+        "timeout": (keyword, None),
+    }
+    assert len(parameters(api.destroy)) == 1
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_and_both_boxes_take_the_same_arguments(name: str) -> None:
+    of_function = parameters(getattr(api, name))
+    assert parameters(getattr(Box, name)) == of_function
+    assert parameters(getattr(AsyncBox, name)) == of_function
+
+
+def test_both_boxes_have_the_same_methods() -> None:
+    def methods(cls: type) -> set[str]:
+        return {name for name in vars(cls) if not name.startswith("_")}
+
+    assert methods(Box) == methods(AsyncBox)
+    assert set(FUNCTIONS) <= methods(Box)
+
+
+@pytest.mark.parametrize("cls", [Box, AsyncBox])
+def test_options_are_keywords_after_the_third_argument(cls: type) -> None:
+    for name, method in vars(cls).items():
+        if not name.startswith("_") and callable(method):
+            positional = [kind for kind, _ in parameters(method).values() if kind != "KEYWORD_ONLY"]
+            assert len(positional) <= 3, name
