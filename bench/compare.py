@@ -167,6 +167,7 @@ def _run(options: argparse.Namespace, folder: Path) -> Run:
         # Keepers linger for a second, by design; what is there after five was left behind.
         run.left_behind = sweep(str(scratch), patience=5)
         shutil.rmtree(scratch, ignore_errors=True)
+    run.machine["load when it ended"] = machine.load()
     run.seconds = time.monotonic() - bench.began
     return run
 

@@ -15,8 +15,13 @@ def describe() -> dict[str, str]:
         "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.1f} GiB",
         "system": f"{_system()}, Linux {platform.release()}",
         "Python": f"{platform.python_implementation()} {sys.version.split()[0]}",
-        "load when it began": f"{os.getloadavg()[0]:.2f}",
+        "load when it began": load(),
     }
+
+
+def load() -> str:
+    """Processes that wanted to run in the last minute; above the cores, figures are noise."""
+    return f"{os.getloadavg()[0]:.2f}"
 
 
 def _processor() -> str:

@@ -3,110 +3,137 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("svg")
-
-import matplotlib.pyplot as plt
-from plan import CONTENDERS
+import matplotlib as mpl
+from plan import CONTENDERS, PEERS, UNCOMPILED
 from records import Run
 from report import quantity
-from rows import Row, rows
+from rows import STATES, Cell, Row, rows
 
-PANELS = (
-    "first_result/first ever",
-    "first_result/from the root",
-    "first_result/from a warm spare",
-    "round_trip/p50",
-    "noticed_death",
-    "memory/10",
-    "million_lines",
-    "hundred_megabytes",
-    "import",
-)
+COLUMNS = 2
 OURS, THEIRS, INK, PALE = "#0f766e", "#a8b3bf", "#1f2937", "#6b7280"
+TITLES = {contender.key: contender.title for contender in CONTENDERS}
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One bar: how long, in which unit, and whose."""
+
+    label: str
+    value: float
+    words: str
+    ours: bool
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One comparison; it has a logarithmic scale of its own."""
+
+    title: str
+    bars: list[Bar]
+
+
+def panels(run: Run) -> list[Panel]:
+    """The rows worth a picture, those without a figure left out."""
+    by_key = {row.key: row for row in rows(run)}
+    starts = [by_key[f"first_result/{state}"] for state in STATES]
+    first = [
+        bar
+        for state, row in zip(STATES, starts, strict=True)
+        for bar in _bars(row, {"ours": state})
+    ]
+    first += _bars(starts[0], {peer: TITLES[peer] for peer in PEERS})
+    everyone = {contender.key: contender.title for contender in CONTENDERS}
+    imports = everyone | {"ipykernel": "jupyter_client", "floor": "python -c pass"}
+    memory = [row for key, row in by_key.items() if key.startswith("memory/")]
+    found = [
+        Panel("new kernel → first result", first),
+        Panel("1+1 round trip, p50", _bars(by_key["round_trip/p50"], everyone)),
+        Panel("a killed kernel is noticed", _bars(by_key["noticed_death"], everyone)),
+        *(Panel(row.title, _bars(row, everyone)) for row in memory[1:2]),
+        Panel("a million printed lines", _bars(by_key["million_lines"], everyone)),
+        Panel("100 MB of output", _bars(by_key["hundred_megabytes"], everyone)),
+        Panel("import", _bars(by_key["import"], imports)),
+        Panel(
+            "new kernel where no bytecode is cached",
+            _bars(by_key[f"first_result/{UNCOMPILED}"], everyone | {"ours": "from the root"}),
+        ),
+    ]
+    return [panel for panel in found if panel.bars]
 
 
 def draw(run: Run, path: Path) -> None:
-    """Small multiples: one panel per row of the table, one bar per contender."""
-    by_key = {row.key: row for row in rows(run)}
-    panels = [by_key[key] for key in PANELS if key in by_key and _values(by_key[key])]
-    columns = 3
-    lines = -(-len(panels) // columns)
-    plt.rcParams.update(
-        {
-            "font.family": "sans-serif",
-            "font.size": 9,
-            "svg.hashsalt": "kernelbox",
-            "text.color": INK,
-        }
+    """Small multiples, one panel per comparison, as high as its bars need."""
+    mpl.use("svg" if path.suffix == ".svg" else "agg")
+    # Text stays text (small, searchable), and the same figures give the same file.
+    mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "kernelbox", "font.size": 9})
+    from matplotlib.figure import Figure
+
+    shown = panels(run)
+    lines = [shown[start : start + COLUMNS] for start in range(0, len(shown), COLUMNS)]
+    heights = [max(len(panel.bars) for panel in line) + 1.2 for line in lines]
+    figure = Figure(figsize=(9.5, 0.27 * sum(heights) + 0.3), facecolor="white")
+    grid = figure.add_gridspec(
+        len(lines),
+        COLUMNS,
+        height_ratios=heights,
+        left=0.175,
+        right=0.99,
+        top=0.915,
+        bottom=0.01,
+        wspace=0.42,
+        hspace=0.38,
     )
-    figure, axes = plt.subplots(
-        lines, columns, figsize=(11, 1.9 * lines + 0.7), squeeze=False, facecolor="white"
+    for row, line in enumerate(lines):
+        most = max(len(panel.bars) for panel in line)
+        for column, panel in enumerate(line):
+            _draw_panel(figure.add_subplot(grid[row, column]), panel, most)
+    legend = (
+        "Shorter is better; every panel has a logarithmic scale of its own; green: this project."
     )
-    for axis, panel in zip(axes.flat, panels, strict=False):
-        _bars(axis, panel)
-    for axis in list(axes.flat)[len(panels) :]:
-        axis.set_visible(False)
-    figure.suptitle(
-        "Shorter is better; logarithmic scale", x=0.01, ha="left", fontsize=9, color=PALE
-    )
-    figure.tight_layout(rect=(0, 0, 1, 0.99), h_pad=1.6, w_pad=2.2)
-    # No date inside: the same figures give the same file.
-    figure.savefig(path, format=path.suffix[1:], metadata=_metadata(path), dpi=120)
+    figure.text(0.01, 0.99, legend, va="top", color=PALE)
+    metadata = {"Date": None} if path.suffix == ".svg" else None
+    figure.savefig(path, metadata=metadata, dpi=120)
 
 
-def _bars(axis: Any, row: Row) -> None:
-    shown = [contender for contender in CONTENDERS if row.value(contender.key)]
-    values = [row.value(contender.key) or 0.0 for contender in shown]
-    axis.barh(
-        range(len(shown)),
-        values,
-        height=0.62,
-        color=[OURS if contender.key == "ours" else THEIRS for contender in shown],
-    )
+def _draw_panel(axis: Any, panel: Panel, most: int) -> None:
+    values = [bar.value for bar in panel.bars]
+    colours = [OURS if bar.ours else THEIRS for bar in panel.bars]
+    axis.barh(range(len(values)), values, height=0.62, color=colours)
     axis.set_xscale("log")
-    low, high = min(values), max(values)
-    # Bars need a common left end on a scale that has no zero; room on the right is for words.
-    axis.set_xlim(low / 3, high * (high / low * 3) ** 0.45)
-    axis.set_yticks(range(len(shown)), [_label(row, contender.key) for contender in shown])
-    axis.set_ylim(len(CONTENDERS) - 0.5 if len(shown) > 4 else 3.5, -0.5)
-    axis.tick_params(axis="both", length=0, labelcolor=INK)
+    # A logarithmic scale has no zero: bars begin a third below the shortest, and the right
+    # part is room for the figures.
+    low, high = min(values) / 3, max(values)
+    axis.set_xlim(low, low * (high / low) ** 1.4)
+    axis.set_ylim(most - 0.5, -0.5)
+    axis.set_yticks(range(len(values)), [bar.label for bar in panel.bars], color=INK)
+    axis.tick_params(axis="y", length=0)
     axis.xaxis.set_visible(False)
-    for side in ("top", "right", "bottom", "left"):
-        axis.spines[side].set_visible(False)
-    for place, (contender, value) in enumerate(zip(shown, values, strict=True)):
-        more = ">" if row.cells[contender.key].at_least else ""
-        axis.text(
-            value * (high / low) ** 0.02,
-            place,
-            f" {more}{quantity(value, row.unit)}",
+    axis.spines[:].set_visible(False)
+    for place, bar in enumerate(panel.bars):
+        axis.annotate(
+            bar.words,
+            (bar.value, place),
+            xytext=(4, 0),
+            textcoords="offset points",
             va="center",
-            ha="left",
-            fontsize=8.5,
-            color=OURS if contender.key == "ours" else INK,
-            fontweight="bold" if contender.key == "ours" else "normal",
+            color=OURS if bar.ours else INK,
+            fontweight="bold" if bar.ours else "normal",
         )
-    axis.set_title(row.title.replace("`", ""), loc="left", fontsize=9.5, fontweight="bold")
+    axis.set_title(panel.title, loc="left", fontsize=9.5, fontweight="bold", color=INK)
 
 
-def _label(row: Row, contender: str) -> str:
-    if row.key == "import":
-        labels = {"ipykernel": "jupyter_client", "floor": "python -c pass"}
-        if contender in labels:
-            return labels[contender]
-    return next(one.title for one in CONTENDERS if one.key == contender)
-
-
-def _values(row: Row) -> list[float]:
-    return [value for contender in CONTENDERS if (value := row.value(contender.key))]
-
-
-def _metadata(path: Path) -> dict[str, Any] | None:
-    return {"Date": None} if path.suffix == ".svg" else None
+def _bars(row: Row, labels: dict[str, str]) -> list[Bar]:
+    found = []
+    for contender, label in labels.items():
+        cell = row.cells.get(contender, Cell())
+        if cell.value:
+            words = (">" if cell.at_least else "") + quantity(cell.value, row.unit)
+            found.append(Bar(label, cell.value, words, contender == "ours"))
+    return found
 
 
 if __name__ == "__main__":

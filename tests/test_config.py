@@ -82,7 +82,7 @@ def test_startup_code_keeps_its_indentation() -> None:
         ("KERNELBOX_MAX_RETRIES", "0"),
         ("KERNELBOX_MAX_RETRIES", "many"),
         ("KERNELBOX_MAX_RETRIES", "2.5"),
-        ("KERNELBOX_MAX_RETRIES", ""),
+        ("KERNELBOX_MAX_RETRIES", " "),
         ("KERNELBOX_EXECUTION_TIMEOUT", "0"),
         ("KERNELBOX_EXECUTION_TIMEOUT", "-1"),
         ("KERNELBOX_EXECUTION_TIMEOUT", "nan"),
@@ -95,9 +95,6 @@ def test_startup_code_keeps_its_indentation() -> None:
         ("KERNELBOX_STORE_BACKEND", "redis"),
         ("KERNELBOX_STORE_BACKEND", "File"),
         ("KERNELBOX_SPARES", "-1"),
-        ("KERNELBOX_REGISTRY_PATH", ""),
-        ("KERNELBOX_RUNTIME_DIR", ""),
-        ("KERNELBOX_KERNEL_TYPE", ""),
     ],
 )
 def test_a_value_that_cannot_be_used_is_refused_by_its_name(variable: str, text: str) -> None:
@@ -106,6 +103,10 @@ def test_a_value_that_cannot_be_used_is_refused_by_its_name(variable: str, text:
     assert repr(text) in str(caught.value)
     assert "Unset it for the default" in str(caught.value)
     assert caught.value.details["variable"] == variable
+
+
+def test_an_empty_variable_means_the_default() -> None:
+    assert Settings.from_environment({entry.name: "" for entry in VARIABLES}) == Settings()
 
 
 def test_the_home_gives_registry_and_runtime(folder: Path) -> None:
@@ -123,6 +124,9 @@ def test_explicit_paths_beat_the_home(folder: Path) -> None:
     settings = Settings.from_environment(environ)
     assert settings.registry_path == "/h/registry.json"
     assert settings.runtime_dir == "/elsewhere"
+    environ = {"KERNELBOX_HOME": "/h", "KERNELBOX_REGISTRY_PATH": ".kernelbox/registry.json"}
+    settings = Settings.from_environment(environ)
+    assert settings.registry_path == str(folder / ".kernelbox" / "registry.json")
 
 
 def test_a_home_given_by_keyword_means_the_same_as_the_variable(folder: Path) -> None:
@@ -164,7 +168,9 @@ def test_every_variable_has_a_field_with_the_same_default() -> None:
     assert fields == {}
 
 
-@pytest.mark.parametrize("name", ["demo", "agent-7", "with space", "Ünïcödé-名前", "a.b", "x" * 128])
+@pytest.mark.parametrize(
+    "name", ["demo", "agent-7", "with space", "Ünïcödé-名前", "a.b", "x" * 128]
+)
 def test_ordinary_names_are_taken(name: str) -> None:
     assert check_name(name) == name
 

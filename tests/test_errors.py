@@ -65,7 +65,12 @@ def test_a_detail_may_have_any_name() -> None:
 @pytest.mark.parametrize("cls", ALL)
 def test_errors_can_be_pickled(cls: type[BoxError]) -> None:
     back = pickle.loads(pickle.dumps(cls("words", epoch=2)))
-    assert (type(back), str(back), back.message, back.details) == (cls, "words", "words", {"epoch": 2})
+    assert (type(back), str(back), back.message, back.details) == (
+        cls,
+        "words",
+        "words",
+        {"epoch": 2},
+    )
 
 
 @pytest.mark.parametrize("cls", ALL)

@@ -10,86 +10,37 @@ __version__ = "0.2.0"
 if TYPE_CHECKING:
     from kernelbox.api import (
         branch as branch,
-    )
-    from kernelbox.api import (
         cancel as cancel,
-    )
-    from kernelbox.api import (
         destroy as destroy,
-    )
-    from kernelbox.api import (
         execute as execute,
-    )
-    from kernelbox.api import (
         execute_with_retry as execute_with_retry,
-    )
-    from kernelbox.api import (
         get_or_create as get_or_create,
-    )
-    from kernelbox.api import (
         interrupt as interrupt,
-    )
-    from kernelbox.api import (
         list_kernels as list_kernels,
-    )
-    from kernelbox.api import (
         output as output,
-    )
-    from kernelbox.api import (
         restart as restart,
-    )
-    from kernelbox.api import (
         search_output as search_output,
-    )
-    from kernelbox.api import (
         status as status,
-    )
-    from kernelbox.api import (
         stream as stream,
-    )
-    from kernelbox.api import (
         wipe as wipe,
     )
-    from kernelbox.box import AsyncBox as AsyncBox
-    from kernelbox.box import Box as Box
+    from kernelbox.box import AsyncBox as AsyncBox, Box as Box
     from kernelbox.config import Settings as Settings
     from kernelbox.errors import (
         BadInput as BadInput,
-    )
-    from kernelbox.errors import (
         BoxError as BoxError,
-    )
-    from kernelbox.errors import (
         EpochMismatch as EpochMismatch,
-    )
-    from kernelbox.errors import (
-        KernelLost as KernelLost,
-    )
-    from kernelbox.errors import (
-        KernelNotFound as KernelNotFound,
-    )
-    from kernelbox.errors import (
         KeeperUnavailable as KeeperUnavailable,
-    )
-    from kernelbox.errors import (
+        KernelLost as KernelLost,
+        KernelNotFound as KernelNotFound,
         StartupFailed as StartupFailed,
-    )
-    from kernelbox.errors import (
         Unsupported as Unsupported,
     )
     from kernelbox.result import (
         AttemptSnapshot as AttemptSnapshot,
-    )
-    from kernelbox.result import (
         ErrorInfo as ErrorInfo,
-    )
-    from kernelbox.result import (
         ExecutionResult as ExecutionResult,
-    )
-    from kernelbox.result import (
         KernelRecord as KernelRecord,
-    )
-    from kernelbox.result import (
         OutputItem as OutputItem,
     )
 

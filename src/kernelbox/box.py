@@ -1,4 +1,4 @@
-"""Box and AsyncBox: what every entrance calls. One holds a home's kernels; both speak to the same."""
+"""Box and AsyncBox, which every entrance calls: the kernels of a home, blocking or awaited."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any
 
-from kernelbox.client import aio, blocking
+from kernelbox.client import blocking
 from kernelbox.client.calls import Calls, KernelLike
 from kernelbox.client.conversation import (
     Answer,
@@ -261,9 +261,12 @@ class AsyncBox:
     """The same as :class:`Box`, awaited. Cancelling a call interrupts its cell."""
 
     def __init__(self, settings: Settings | None = None) -> None:
+        from kernelbox.client import aio  # asyncio costs 30 ms, which only this class needs
+
         self.settings = settings or Settings.from_environment()
         self._calls = Calls(self.settings)
         self._driver = aio.AsyncDriver()
+        self._converse = aio.converse
 
     async def __aenter__(self) -> AsyncBox:
         return self
@@ -354,7 +357,7 @@ class AsyncBox:
             conversation = Conversation(request)
             try:
                 async with self._driver.lines.line(address) as line:
-                    async for item in aio.converse(line, conversation):
+                    async for item in self._converse(line, conversation):
                         if isinstance(item, InputWanted):
                             answer = on_input(item.prompt) if on_input else None
                             line[1].write(conversation.answer_input(answer))

@@ -26,7 +26,10 @@ class Variable:
 
 def _whole(least: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        value = int(text)
+        try:
+            value = int(text)
+        except ValueError:
+            raise ValueError("must be a whole number") from None
         if value < least:
             raise ValueError(f"must be {least} or more")
         return value
@@ -36,7 +39,10 @@ def _whole(least: int) -> Callable[[str], int]:
 
 def _seconds(*, zero: bool) -> Callable[[str], float]:
     def parse(text: str) -> float:
-        value = float(text)
+        try:
+            value = float(text)
+        except ValueError:
+            value = float("nan")
         if not (value >= 0 if zero else value > 0) or value == float("inf"):
             raise ValueError("must be a number of seconds " + ("≥ 0" if zero else "> 0"))
         return value
@@ -149,6 +155,16 @@ VARIABLES: tuple[Variable, ...] = (
 )  # fmt: skip
 
 
+_PATHS = {
+    "registry_path": (".kernelbox/registry.json", "registry.json"),
+    "runtime_dir": (".kernelbox/runtime", "runtime"),
+}
+
+
+def _whole_path(path: str) -> str:
+    return os.path.abspath(os.path.expanduser(path))
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What the caller wants; build it with :meth:`from_environment` or by keyword."""
@@ -181,28 +197,30 @@ class Settings:
         values: dict[str, Any] = {}
         for variable in VARIABLES:
             text = environ.get(variable.name)
-            if text is None or (text == "" and variable.default == ""):
-                continue
+            if not text:
+                continue  # `NAME=` in a compose file means the same as no such line
             try:
-                values[variable.field] = variable.parse(text.strip() if text.strip() else text)
+                values[variable.field] = variable.parse(text)
             except ValueError as error:
                 raise BadInput(
                     f"{variable.name}={text!r} cannot be used: {error}. "
                     f"Unset it for the default ({variable.default or 'none'}).",
                     variable=variable.name,
                 ) from None
-        home = values.get("home")
-        if home:
-            # Explicit paths beat the home, which beats the defaults.
-            values.setdefault("registry_path", os.path.join(home, "registry.json"))
-            values.setdefault("runtime_dir", os.path.join(home, "runtime"))
+        for name in _PATHS:
+            if name in values:
+                # Whole, so that it beats the home even if it spells out the default.
+                values[name] = _whole_path(values[name])
         return cls(**values)
 
     def __post_init__(self) -> None:
-        # Relative paths mean the caller's folder of *now*; the keeper's is another.
-        for name in ("registry_path", "runtime_dir"):
-            path = os.path.abspath(os.path.expanduser(getattr(self, name)))
-            object.__setattr__(self, name, path)
+        # Explicit paths beat the home, which beats the defaults. Relative ones mean the caller's
+        # folder of *now*; the keeper's is another.
+        for name, (default, in_home) in _PATHS.items():
+            path = getattr(self, name)
+            if self.home and path == default:
+                path = os.path.join(self.home, in_home)
+            object.__setattr__(self, name, _whole_path(path))
 
     def to_wire(self) -> dict[str, Any]:
         """As plain JSON, to travel with a request."""
@@ -250,6 +268,24 @@ def check_language(language: object) -> str:
     if language not in LANGUAGES:
         raise BadInput(f"language must be 'python' or 'bash', not {language!r}")
     return str(language)
+
+
+def check_attempts(attempts: object) -> int:
+    """How often to try, the first time included, or :class:`BadInput`."""
+    if not _is_whole(attempts) or attempts < 1:  # type: ignore[operator]
+        raise BadInput(f"max_attempts is a whole number from 1 on, not {attempts!r}")
+    return attempts  # type: ignore[return-value]
+
+
+def check_epoch(epoch: object) -> int | None:
+    """The epoch a caller expects; None expects nothing."""
+    if epoch is not None and not _is_whole(epoch):
+        raise BadInput(f"expect_epoch is a whole number, not {epoch!r}")
+    return epoch  # type: ignore[return-value]
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def check_timeout(timeout: object) -> float:

@@ -12,7 +12,7 @@
     └── KeeperUnavailable   the keeper could not be started or did not answer
 
 Each message says what happened, to which thing, and what to do now. Errors travel over sockets as
-``{"error": <class name>, "message": …, "details": {…}}``: see :func:`to_wire` and :func:`from_wire`.
+``{"error": <class name>, "message": …, "details": {…}}``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 class BoxError(Exception):
     """Any failure of KernelBox itself; catch this to catch them all."""
 
-    def __init__(self, message: str, **details: Any) -> None:
+    def __init__(self, message: str, /, **details: Any) -> None:
         super().__init__(message)
         self.message = message
         self.details = details
@@ -38,11 +38,11 @@ class KernelNotFound(BoxError, LookupError):
 
 
 class KernelLost(KernelNotFound):
-    """Raised for a kernel that ended by itself (idle, killed, …): its state is gone; make a new one."""
+    """Raised for a kernel that ended by itself (idle, killed, …), state and all; make a new one."""
 
 
 class EpochMismatch(BoxError):
-    """Raised when ``expect_epoch`` is wrong. Nothing was run; ``details`` has the true epoch and cause."""
+    """Raised when ``expect_epoch`` is wrong. Nothing was run; ``details`` has the true epoch."""
 
 
 class StartupFailed(BoxError):
@@ -54,7 +54,7 @@ class Unsupported(BoxError):
 
 
 class KeeperUnavailable(BoxError):
-    """Raised when the keeper cannot be started or reached; the message says what stood in the way."""
+    """Raised when the keeper cannot be started or reached; the message says what is in the way."""
 
 
 _BY_NAME: dict[str, type[BoxError]] = {
@@ -80,4 +80,4 @@ def to_wire(error: BoxError) -> dict[str, Any]:
 def from_wire(frame: dict[str, Any]) -> BoxError:
     """The error that a peer sent; an unknown class (a newer peer) becomes a plain BoxError."""
     cls = _BY_NAME.get(str(frame.get("error")), BoxError)
-    return cls(str(frame.get("message", "the peer gave no reason")), **frame.get("details", {}))
+    return cls(str(frame.get("message", "the peer gave no reason")), **(frame.get("details") or {}))

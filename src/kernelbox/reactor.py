@@ -21,6 +21,7 @@ Callback = Callable[[], None]
 READ_SIZE = 1 << 18
 _CREDENTIALS = struct.Struct("3i")
 _MAX_FDS = 16
+_LONGEST_WAIT = 3600.0
 
 
 class Timer:
@@ -115,7 +116,8 @@ class Reactor:
             heapq.heappop(self._timers)
         if not self._timers:
             return -1 if longest is None else longest
-        wait = max(0.0, self._timers[0][0] - time.monotonic())
+        # epoll cannot count further than 24 days; a timer beyond that is looked at again by then.
+        wait = min(max(0.0, self._timers[0][0] - time.monotonic()), _LONGEST_WAIT)
         return wait if longest is None else min(wait, longest)
 
 
@@ -251,6 +253,8 @@ class Peer:
                 return
             except OSError:
                 # The reading side tells the story (end-of-file, with what was said before it).
+                for _, unsent in self._out:
+                    _close_all(unsent)  # or whoever waits for their other ends waits for ever
                 self._out.clear()
                 self._backlog = 0
                 return

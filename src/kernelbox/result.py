@@ -29,6 +29,10 @@ class ErrorInfo:
     def __str__(self) -> str:
         return f"{self.ename}: {self.evalue}" if self.evalue else self.ename
 
+    @classmethod
+    def from_wire(cls, values: Mapping[str, Any] | None) -> ErrorInfo | None:
+        return cls(**_known(cls, values)) if values else None
+
 
 @dataclass(slots=True)
 class OutputItem:
@@ -70,6 +74,10 @@ class AttemptSnapshot:
     stderr: str
     error: ErrorInfo | None
 
+    @classmethod
+    def from_wire(cls, values: Mapping[str, Any]) -> AttemptSnapshot:
+        return cls(**{**_known(cls, values), "error": ErrorInfo.from_wire(values.get("error"))})
+
 
 @dataclass(slots=True)
 class ExecutionResult:
@@ -108,7 +116,10 @@ class ExecutionResult:
         for item in self.outputs:
             for mime, content in item.data.items():
                 if mime.startswith("image/") and isinstance(content, str):
-                    raw = content.encode() if "svg" in mime else b64decode(content)
+                    try:
+                        raw = content.encode() if "svg" in mime else b64decode(content)
+                    except ValueError:
+                        continue  # a library's mistake; the item still shows it
                     found.append(Image(mime, raw))
         return found
 
@@ -121,15 +132,15 @@ class ExecutionResult:
     @classmethod
     def from_wire(cls, values: Mapping[str, Any]) -> ExecutionResult:
         kept = _known(cls, values)
-        if kept.get("error"):
-            kept["error"] = ErrorInfo(**_known(ErrorInfo, kept["error"]))
+        kept["error"] = ErrorInfo.from_wire(kept.get("error"))
         kept["outputs"] = [OutputItem.from_wire(item) for item in kept.get("outputs", ())]
+        kept["attempts"] = [AttemptSnapshot.from_wire(item) for item in kept.get("attempts", ())]
         return cls(**kept)
 
 
 @dataclass(slots=True)
 class KernelRecord:
-    """A kernel as the registry knows it. Pass it, its name or its id wherever a kernel is wanted."""
+    """A kernel as the registry knows it. It, its name or its id will do wherever a kernel is."""
 
     kernel_id: str
     connection_file: str

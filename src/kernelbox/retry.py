@@ -6,14 +6,16 @@ the asyncio entrance drive the same one.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
 
+from kernelbox.config import check_attempts
 from kernelbox.errors import BadInput
 from kernelbox.result import AttemptSnapshot, ExecutionResult
 
 Repair = Callable[[ExecutionResult, int], str | None]
-AsyncRepair = Callable[[ExecutionResult, int], "str | None | Awaitable[str | None]"]
+AsyncRepair = Callable[[ExecutionResult, int], "str | Awaitable[str | None] | None"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +38,9 @@ def attempts(
 ) -> Generator[Run | Mend, ExecutionResult | str | None, ExecutionResult]:
     """The rules: attempts count from 1, the first run included; after the last failure nobody is
     asked any more, and the result keeps the last output and error."""
-    if isinstance(max_attempts, bool) or not isinstance(max_attempts, int) or max_attempts < 1:
-        raise BadInput(f"max_attempts is a whole number from 1 on, not {max_attempts!r}")
+    last = check_attempts(max_attempts)
     history: list[AttemptSnapshot] = []
-    for attempt in range(1, max_attempts + 1):
+    for attempt in itertools.count(1):
         result = yield Run(code)
         assert isinstance(result, ExecutionResult)
         history.append(
@@ -50,12 +51,12 @@ def attempts(
         result.attempts = history
         if result.ok:
             return result
-        if attempt == max_attempts:
-            break
+        if attempt == last:
+            result.status = "max_attempts_exceeded"
+            return result
         better = yield Mend(result, attempt)
         if better is not None:
             if not isinstance(better, str):
                 raise BadInput(f"on_error_fn returns code or None, not {type(better).__name__}")
             code = better
-    result.status = "max_attempts_exceeded"
-    return result
+    raise AssertionError("attempts are counted to the last")

@@ -72,7 +72,7 @@ class Decoder:
 
 
 def build_id() -> list[Any]:
-    """``[version, newest mtime of our files]``: comparable, so that the newer of two builds is known.
+    """``[version, newest mtime of our files]``, comparable: of two builds the newer is known.
 
     An editable install changes without its version changing; the mtime sees that.
     """

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from kernelbox.client.calls import Ask, Effect, Pause, StartKeeper
 from kernelbox.client.conversation import Answer, ConnectionLost, Conversation, Item
+from kernelbox.client.peers import check_peer
 from kernelbox.keeper.launch import ensure_keeper
 from kernelbox.wire import Frame
 
@@ -65,9 +66,15 @@ class AsyncLines:
 
 async def _connect(address: str) -> Line:
     try:
-        return await asyncio.open_unix_connection(address, limit=1 << 20)
+        reader, writer = await asyncio.open_unix_connection(address, limit=1 << 20)
     except OSError as error:
         raise ConnectionLost(str(error), connected=False) from None
+    try:
+        check_peer(writer.get_extra_info("socket"), address)
+    except BaseException:
+        writer.close()
+        raise
+    return reader, writer
 
 
 async def converse(line: Line, conversation: Conversation) -> AsyncIterator[Item]:
@@ -94,7 +101,7 @@ class AsyncDriver:
             while True:
                 try:
                     value = await self._perform(effect)
-                except Exception as error:
+                except Exception as error:  # noqa: BLE001 - thrown into the call, which decides
                     effect = call.throw(error)
                 else:
                     effect = call.send(value)
@@ -110,7 +117,7 @@ class AsyncDriver:
         try:
             return await asyncio.wait_for(self._ask(effect), effect.patience)
         except TimeoutError:
-            raise ConnectionLost("no answer in time", connected=True) from None
+            raise ConnectionLost("no answer in time", connected=True, late=True) from None
 
     async def _ask(self, ask: Ask) -> Frame:
         async with self.lines.line(ask.address) as line:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import select
 import socket
+import struct
 import threading
 import time
 from collections.abc import Generator, Iterator
@@ -13,11 +14,14 @@ from typing import Any, TypeVar
 
 from kernelbox.client.calls import Ask, Effect, Pause, StartKeeper
 from kernelbox.client.conversation import Answer, ConnectionLost, Conversation, Item
+from kernelbox.client.peers import LONGEST_PATIENCE, check_peer
 from kernelbox.keeper.launch import ensure_keeper
 from kernelbox.wire import Frame
 
 _T = TypeVar("_T")
 _MOST_IDLE = 64
+_CONNECT_PATIENCE = struct.pack("ll", 30, 0)
+_NO_LIMIT = struct.pack("ll", 0, 0)
 
 
 class Lines:
@@ -33,7 +37,7 @@ class Lines:
         """A connection; it goes back to the pool only if the conversation ended well."""
         sock = self._take(address) or _connect(address)
         try:
-            sock.settimeout(patience)
+            sock.settimeout(None if patience is None else min(patience, LONGEST_PATIENCE))
             yield sock
         except BaseException:
             sock.close()
@@ -80,12 +84,19 @@ def _has_news(sock: socket.socket) -> bool:
 
 def _connect(address: str) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    sock.settimeout(30)
     try:
+        # A blocking connect waits for room among the callers that have yet to be accepted; with
+        # a timeout of Python's it would fail at once.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _CONNECT_PATIENCE)
         sock.connect(address)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _NO_LIMIT)
+        check_peer(sock, address)
     except OSError as error:
         sock.close()
         raise ConnectionLost(str(error), connected=False) from None
+    except BaseException:
+        sock.close()
+        raise
     return sock
 
 
@@ -96,7 +107,7 @@ def converse(sock: socket.socket, conversation: Conversation) -> Iterator[Item]:
         while not conversation.over:
             yield from conversation.feed(sock.recv(1 << 18))
     except TimeoutError:
-        raise ConnectionLost("no answer in time", connected=True) from None
+        raise ConnectionLost("no answer in time", connected=True, late=True) from None
     except OSError as error:
         raise ConnectionLost(str(error), connected=True) from None
 
@@ -113,7 +124,7 @@ class BlockingDriver:
             while True:
                 try:
                     value = self._perform(effect)
-                except Exception as error:
+                except Exception as error:  # noqa: BLE001 - thrown into the call, which decides
                     effect = call.throw(error)
                 else:
                     effect = call.send(value)

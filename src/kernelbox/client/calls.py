@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import sys
 import uuid
@@ -14,6 +15,7 @@ from kernelbox.client.conversation import ConnectionLost
 from kernelbox.config import (
     Settings,
     check_code,
+    check_epoch,
     check_language,
     check_name,
     check_timeout,
@@ -56,6 +58,10 @@ Call = Generator[Effect, Any, _T]
 KernelLike = KernelRecord | str
 
 _KEEPER_TRIES = 4
+_START_MARGIN = 10.0  # the keeper gives up first, and says why
+_NOTICE_TRIES = 40
+_NOTICE_PAUSE = 0.025
+_PLAIN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 class Calls:
@@ -90,6 +96,8 @@ class Calls:
             except ConnectionLost as error:
                 last = str(error)
                 self._greeted = False
+                if error.late:
+                    break
                 yield StartKeeper(self.home)
         raise KeeperUnavailable(
             f"the keeper of {self.home.runtime_dir!r} cannot be reached: {last}. "
@@ -121,6 +129,7 @@ class Calls:
         connection_file: str | None = None,
     ) -> Call[KernelRecord]:
         check_name(name)
+        given = _check_environ(os.environ if environ is None else environ)
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         reply = yield from self.keeper(
             {
@@ -128,15 +137,15 @@ class Calls:
                 "name": name,
                 "session_name": session_name,
                 "tags": tags or {},
-                "cwd": os.path.abspath(cwd) if cwd else _working_directory(),
-                "environ": dict(os.environ if environ is None else environ),
+                "cwd": _check_folder(cwd) if cwd else _working_directory(),
+                "environ": given,
                 "executable": sys.executable,
                 "package_parent": package_parent(),
                 "open_files": [soft, hard],
                 "connection": dict(connection) if connection else None,
                 "connection_file": connection_file,
             },
-            patience=self.settings.start_timeout,
+            patience=self.settings.start_timeout + _START_MARGIN,
         )
         return self._remember(reply["record"])
 
@@ -179,7 +188,7 @@ class Calls:
 
     def execute(self, kernel: KernelLike, request: Frame) -> Call[ExecutionResult]:
         try:
-            content = yield from self.kernel(
+            content = yield from self._converse(
                 kernel, request, patience=None, cancel_on_interrupt=True
             )
         except ConnectionLost as error:
@@ -191,7 +200,7 @@ class Calls:
     ) -> Call[ExecutionResult]:
         """The warden went away under a running cell: say what is known of it."""
         state, cause, epoch = "unknown", f"the connection to the kernel was lost ({error})", 0
-        for _ in range(40):
+        for _ in range(_NOTICE_TRIES):
             try:
                 yield from self.find(kernel)
             except KernelLost as lost:
@@ -203,7 +212,7 @@ class Calls:
                 break
             except BoxError:
                 break
-            yield Pause(0.025)  # we may have noticed before the keeper did
+            yield Pause(_NOTICE_PAUSE)  # we may have noticed before the keeper did
         words = f"{cause}; the kernel's state is {state}"
         return ExecutionResult(
             status="error",
@@ -229,43 +238,60 @@ class Calls:
         """The request for one execution; bad input is refused here, before anything is sent."""
         settings = self.settings
         limit = settings.execution_timeout if timeout is None else check_timeout(timeout)
-        if expect_epoch is not None and (
-            not isinstance(expect_epoch, int) or isinstance(expect_epoch, bool)
-        ):
-            raise BadInput(f"expect_epoch is a whole number, not {expect_epoch!r}")
         return {
             "op": "execute",
-            "execution_id": execution_id or uuid.uuid4().hex,
+            "execution_id": uuid.uuid4().hex if execution_id is None else _check_id(execution_id),
             "code": check_code(code),
             "language": check_language(language),
             "timeout": limit,
             "limit": settings.output_char_limit,
             "interrupt_grace": settings.interrupt_grace,
             "kill_grace": settings.kill_grace,
-            "expect_epoch": expect_epoch,
+            "expect_epoch": check_epoch(expect_epoch),
             "stdin": stdin,
             "stream": stream,
             "on_disconnect": on_disconnect,
         }
 
     def kernel(
+        self, kernel: KernelLike, request: Frame, *, patience: float | None = 60.0
+    ) -> Call[Frame]:
+        """Ask a kernel something; if it ends meanwhile, the error says why."""
+        try:
+            return (yield from self._converse(kernel, request, patience=patience))
+        except ConnectionLost as error:
+            if not error.late:
+                for _ in range(_NOTICE_TRIES):
+                    yield from self.find(kernel)  # raises what the keeper knows of its end
+                    yield Pause(_NOTICE_PAUSE)
+            wanted = kernel.name if isinstance(kernel, KernelRecord) else kernel
+            raise BoxError(
+                f"kernel {wanted!r} cannot be reached: {error}. Ask again; "
+                f"destroy({wanted!r}) ends it whatever state it is in."
+            ) from None
+
+    def _converse(
         self,
         kernel: KernelLike,
         request: Frame,
         *,
-        patience: float | None = 60.0,
+        patience: float | None,
         cancel_on_interrupt: bool = False,
     ) -> Call[Frame]:
-        """Ask a kernel's warden. A stale address is looked up once more; nothing is sent twice."""
+        """Ask a kernel's warden. A stale address is looked up again; nothing is sent twice."""
         address = yield from self.address(kernel)
-        try:
-            content: Frame = yield Ask(address, request, patience, cancel_on_interrupt)
-        except ConnectionLost as error:
-            if error.connected:
-                raise
-            address = yield from self.fresh_address(kernel)
-            content = yield Ask(address, request, patience, cancel_on_interrupt)
-        return content
+        for _ in range(_NOTICE_TRIES):
+            try:
+                content: Frame = yield Ask(address, request, patience, cancel_on_interrupt)
+                return content
+            except ConnectionLost as error:
+                if error.connected:
+                    raise
+                last = error
+            stale, address = address, (yield from self.fresh_address(kernel))
+            if address == stale:
+                yield Pause(_NOTICE_PAUSE)  # it has just ended; the keeper is about to notice
+        raise last
 
     def address(self, kernel: KernelLike) -> Call[str]:
         """Where a kernel listens, from memory if possible."""
@@ -296,6 +322,32 @@ def _wanted(kernel: object) -> str:
             raise BadInput("a kernel is meant by its record, its name or its id, not by ''")
         return kernel
     raise BadInput(f"a kernel is a KernelRecord, a name or an id, not {type(kernel).__name__}")
+
+
+def _check_id(execution_id: object) -> str:
+    """An execution's id names a file of the spool, so it is a plain word."""
+    if not isinstance(execution_id, str) or not _PLAIN_ID.fullmatch(execution_id):
+        raise BadInput(
+            "an execution_id is up to 128 letters, digits, '-', '_' and '.', and starts with a "
+            f"letter or digit; not {execution_id!r}"
+        )
+    return execution_id
+
+
+def _check_environ(environ: Mapping[str, str]) -> dict[str, str]:
+    """Variables that a process can have; others would only fail in the new kernel."""
+    for name, value in environ.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise BadInput(f"environ maps strings to strings, not {name!r} to {value!r}")
+        if not name or "=" in name or "\0" in name or "\0" in value:
+            raise BadInput(f"no process can have the environment variable {name!r}={value!r}")
+    return dict(environ)
+
+
+def _check_folder(cwd: object) -> str:
+    if not isinstance(cwd, str | os.PathLike) or "\0" in (path := os.fspath(cwd)):
+        raise BadInput(f"cwd is the path of a folder, not {cwd!r}")
+    return os.path.abspath(path)
 
 
 def _working_directory() -> str:

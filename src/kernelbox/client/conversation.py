@@ -10,11 +10,13 @@ from kernelbox.wire import Decoder, Frame, encode
 
 
 class ConnectionLost(Exception):
-    """The other side is gone. ``connected`` is False if it was never there: nothing was sent."""
+    """The other side is gone. ``connected`` is False if it was never there: nothing was sent;
+    ``late``: it is there, but did not answer in time."""
 
-    def __init__(self, words: str, *, connected: bool) -> None:
+    def __init__(self, words: str, *, connected: bool, late: bool = False) -> None:
         super().__init__(words)
         self.connected = connected
+        self.late = late
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -35,12 +36,14 @@ class UserLoop:
 
     @property
     def busy(self) -> bool:
-        """Whether tasks, timers or watched sockets are waiting for the loop to run."""
+        """Whether tasks, timers, watched sockets or threads may be waiting for the loop to run."""
         loop = self._loop
         if loop is None or loop.is_closed():
             return False
         if getattr(loop, "_ready", True) or getattr(loop, "_scheduled", True):
             return True
+        if threading.active_count() > 1:
+            return True  # a thread may hand it work at any time (call_soon_threadsafe)
         if asyncio.all_tasks(loop):
             return True
         selector = getattr(loop, "_selector", None)

@@ -32,6 +32,7 @@ DUMP_SIGNAL = signal.SIGRTMAX - 2
 
 LIFELINE, STDOUT, STDERR, DUMP = range(4)
 _PRIVATE_FDS_FROM = 500
+_MOST_FAILURES = 20
 
 
 class Interpreter:
@@ -98,9 +99,11 @@ class Interpreter:
             os._exit(0)
 
     def _next_frame(self) -> tuple[Frame, list[int]]:
+        failures = 0
         while not self.lifeline.has_frame:
             try:
-                if self.user_loop.busy:
+                # A loop that a cell has broken for good must not keep us from our requests.
+                if self.user_loop.busy and failures < _MOST_FAILURES:
                     self.user_loop.run_until_readable(self.lifeline.fileno())
                 else:
                     self.lifeline.wait()
@@ -110,6 +113,7 @@ class Interpreter:
             except BaseException:
                 # asyncio lets SystemExit of a task through, and a signal handler of the user's
                 # (an alarm) may raise anything while we wait; neither may end the interpreter.
+                failures += 1
                 print("raised while no cell was running:", file=sys.stderr)
                 traceback.print_exc()
         return self.lifeline.receive()
@@ -166,7 +170,7 @@ class Interpreter:
         if os.getpid() != self.pid:
             # os.fork() in the cell: the copy must not come back as a second interpreter.
             linux.flush_c_buffers()
-            os._exit(0 if reply["ok"] else 1)
+            os._exit(_exit_code(failure))
         if failure is not None:
             reply["error"] = outbox.error or {
                 "ename": type(failure).__name__,
@@ -209,7 +213,7 @@ class Interpreter:
         """Pay the price of a first cell ahead: the pages it writes to become our own."""
         outbox.lifeline = None
         try:
-            warm_up(self.shell, _FIRST_CELL)
+            warm_up(self.shell, FIRST_CELL)
         finally:
             outbox.lifeline = self.lifeline
             linux.flush_c_buffers()
@@ -231,6 +235,14 @@ class Interpreter:
                 self.outlets.marking = False
 
 
+def _exit_code(failure: BaseException | None) -> int:
+    """What a process that ended with this exception tells its parent."""
+    code = failure.code if isinstance(failure, SystemExit) else failure and 1
+    if code is None:
+        return 0
+    return code & 0xFF if isinstance(code, int) else 1
+
+
 def reseed() -> None:
     """A new kernel's random numbers are its own, not its siblings'."""
     random.seed()
@@ -247,8 +259,8 @@ def _lower_open_files(limits: list[int] | None) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, _PRIVATE_FDS_FROM + 24), hard))
 
 
-_FIRST_CELL = ("1+1", "print(1)")
-_EVERY_KIND = (*_FIRST_CELL, "1/0", "import asyncio\nawait asyncio.sleep(0)")
+FIRST_CELL = ("1+1", "print(1)")
+_EVERY_KIND = (*FIRST_CELL, "1/0", "import asyncio\nawait asyncio.sleep(0)")
 
 
 def warm_up(shell: Shell, cells: Sequence[str] = _EVERY_KIND) -> None:

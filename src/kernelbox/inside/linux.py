@@ -75,7 +75,7 @@ def unblock_signals() -> None:
 
 def reap() -> list[tuple[int, int]]:
     """``(pid, wait status)`` of every child that has ended."""
-    ended = []
+    ended: list[tuple[int, int]] = []
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)

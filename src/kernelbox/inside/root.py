@@ -14,12 +14,16 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from kernelbox.inside import linux, stub
-from kernelbox.inside.interpreter import Interpreter, warm_up
+from kernelbox.inside.interpreter import FIRST_CELL, Interpreter, warm_up
 from kernelbox.inside.shell import make_shell, outbox
 from kernelbox.wire import encode
 
 BecomeWarden = Callable[[socket.socket, socket.socket, int], None]
 """Called in the fork with: the socket its request comes over, the stub's control socket and pid."""
+
+
+_REHEARSALS = 12
+"""Bytecode is specialised in place, which would un-share its page in a fork: let it settle here."""
 
 
 def build(ipython_dir: str, preload: Sequence[str]) -> tuple[Interpreter, list[str]]:
@@ -34,10 +38,19 @@ def build(ipython_dir: str, preload: Sequence[str]) -> tuple[Interpreter, list[s
     interpreter.install()
     outbox.lifeline = None
     warm_up(interpreter.shell)
+    for _ in range(_REHEARSALS):
+        warm_up(interpreter.shell, FIRST_CELL)
     interpreter.user_loop.loop.close()  # its selector would be shared by every fork
-    gc.collect()
-    gc.freeze()  # nobody unfreezes: a collection over these objects would un-share them
     return interpreter, failures
+
+
+def freeze() -> None:
+    """Put all there is out of the collector's reach: walking over it would un-share its pages.
+
+    Once, when everything is warm; nobody unfreezes.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def serve(

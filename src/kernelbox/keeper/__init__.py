@@ -1,1 +1,1 @@
-"""The keeper: one per home, started by nobody and managed by nobody; names, roots, spares, registry."""
+"""The keeper: one per home, managed by nobody; it keeps names, roots, spares and the registry."""

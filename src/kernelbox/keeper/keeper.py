@@ -113,7 +113,7 @@ class Keeper:
             handler(frame, reply)
         except BoxError as error:
             reply(error)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - our own bug must not end the keeper
             reply(BoxError(f"internal error in the keeper: {error!r}"))
 
     def _op_hello(self, frame: Frame, reply: Reply) -> None:

@@ -104,7 +104,7 @@ class Registry:
 
 
 def load(path: str) -> Registry:
-    """What the file says; a corrupted one is set aside and the kernels are found by their sockets."""
+    """What the file says; a corrupted one is set aside (kernels are found by their sockets)."""
     registry = Registry(path)
     if not path:
         return registry

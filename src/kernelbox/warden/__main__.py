@@ -7,6 +7,8 @@ upgrade of the files on disk cannot pull the rug from under a running kernel.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import socket
 import sys
 
@@ -14,13 +16,18 @@ import zmq  # noqa: F401  (imported here so that every warden shares it)
 
 from kernelbox.inside import linux, root
 from kernelbox.warden import family
+from kernelbox.warden.rehearsal import rehearse
 from kernelbox.wire import encode
 
 
 def main(argv: list[str]) -> None:
     control = socket.socket(fileno=int(argv[1]))
     linux.set_name("kb-root")
+    os.makedirs(argv[2], mode=0o700, exist_ok=True)
     interpreter, failures = root.build(argv[2], argv[3:])
+    with contextlib.suppress(Exception):
+        rehearse(argv[2])  # a root that could not rehearse is a root all the same
+    root.freeze()
     control.sendall(encode({"op": "warm", "notes": failures}))
     root.serve(control, interpreter, family.main)
 

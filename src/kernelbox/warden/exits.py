@@ -23,7 +23,7 @@ class Exit:
         return os.waitstatus_to_exitcode(self.status)
 
 
-_SIGNAL_WORDS = {
+_SIGNAL_WORDS: dict[int, str] = {
     signal.SIGSEGV: "a segmentation fault in native code",
     signal.SIGBUS: "a bus error in native code",
     signal.SIGILL: "an illegal instruction in native code",
@@ -48,7 +48,7 @@ def explain(status: int, *, killed_by_us: str | None = None, oom_kills: int = 0)
             name = signal.Signals(number).name
         except ValueError:
             name = f"signal {number}"
-        words = _SIGNAL_WORDS.get(signal.Signals(number) if name.startswith("SIG") else 0)  # type: ignore[call-overload]
+        words = _SIGNAL_WORDS.get(number)
         return Exit(status, f"died of {name}" + (f" ({words})" if words else ""))
     code = os.waitstatus_to_exitcode(status)
     return Exit(status, f"the process ended itself with exit code {code}")

@@ -30,7 +30,7 @@ Spawn = Callable[["ForeignMember", Frame, Sequence[int]], None]
 _ASK_AGAIN = 0.03
 _DEAF_PATIENCE = 5.0
 _IDLE_PATIENCE = 5.0
-_ANSWER_PATIENCE = 10.0
+_ANSWER_PATIENCE = 30.0  # the first completion of a Python kernel reads the whole of typeshed
 _LAST_WORDS = 2_000
 
 _QUESTIONS = {
@@ -295,6 +295,9 @@ class ForeignMember:
                 self._cell.heard_at = time.monotonic()
                 self._check_done(self._cell)
         else:
+            if isinstance(data := content.get("data"), dict):  # an inspection, in colours
+                text = {mime: plain(str(data[mime])) for mime in data if mime == "text/plain"}
+                content = {**content, "data": {**data, **text}}
             self._give_answer(parent, content)
 
     def _from_stdin(self, message: Message) -> None:

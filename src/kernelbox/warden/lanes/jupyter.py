@@ -219,9 +219,8 @@ class Hall:
             self._timer = self._reactor.call_later(deadline - now, self._dispatch_soon)
 
     def _abort_the_rest(self, failed: Request) -> None:
-        """A cell failed: what its client has sent after it is not run, read by us or not yet."""
+        """A cell failed: mark what its client has sent after it, read by us or not yet."""
         client = failed.message.identities
-        self._desk.abort_all_of(client)
         self._shell.check()
         for request in self._inbox:
             if request.message.identities == client:

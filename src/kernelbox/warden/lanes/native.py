@@ -85,6 +85,10 @@ class NativeClient:
     def send(self, frame: Frame) -> None:
         self._peer.send(frame)
 
+    def close(self) -> None:
+        """Hang up without telling the family."""
+        self._peer.close()
+
     def flush(self, patience: float) -> None:
         """Give what is under way a moment to leave, when the warden is about to end."""
         deadline = time.monotonic() + patience
@@ -101,7 +105,7 @@ class NativeClient:
             handler(request, frame)
         except BoxError as error:
             self.send({"id": request, **to_wire(error)})
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001
             # Our own bug must not take the kernel down, nor leave the caller waiting.
             self.send({"id": request, **to_wire(BoxError(f"internal error: {error!r}"))})
 

@@ -41,7 +41,7 @@ class Desk:
         on_failure: Callable[[Request], None],
         on_shutdown: Callable[[bool], None],
     ) -> None:
-        """``on_failure``: a cell failed, and its client wants the rest of its cells aborted;
+        """``on_failure``: a cell failed, and what its client has sent after it is not to be run;
         ``on_shutdown(restart)``: a client wants the kernel to end."""
         self._reactor = reactor
         self._kernel = kernel
@@ -71,13 +71,6 @@ class Desk:
     def abort(self, request: Request) -> None:
         """Answer that this will not be run."""
         self._at_once(request, {"status": "aborted"})
-
-    def abort_all_of(self, client: list[bytes]) -> None:
-        """Abort the executions of this client that wait in the kernel's queue."""
-        for request, execution in list(self._waiting.items()):
-            if request.message.identities == client and not request.started:
-                request.aborted = True
-                self._kernel.cancel(execution.id)
 
     # -- replies ----------------------------------------------------------------------------
 
@@ -123,9 +116,15 @@ class Desk:
             self._waiting.pop(request, None)
             self._prompts.withdraw(execution)
             failed = result["status"] != "success" and not request.aborted
+            doomed: list[Request] = []
             if failed and stop_on_error:
+                # Chosen before the reply leaves: what is sent in answer to it is not meant.
+                doomed = self._later_cells_of(request)
                 self._on_failure(request)
             self._concluded(request, execution, result)
+            for later in doomed:
+                later.aborted = True
+                self._kernel.cancel(self._waiting[later].id)
 
         def wants_input(prompt: str, password: bool) -> None:
             self._prompts.ask(request, execution, prompt, password)
@@ -169,6 +168,15 @@ class Desk:
             kernelbox={key: result.get(key) for key in ("state", "cause", "epoch", "execution_id")},
         )
         self._broadcast.end(request)
+
+    def _later_cells_of(self, failed: Request) -> list[Request]:
+        """The executions of the same client that wait in the kernel's queue."""
+        client = failed.message.identities
+        return [
+            request
+            for request in self._waiting
+            if request.message.identities == client and not request.started
+        ]
 
     # -- questions to the interpreter -------------------------------------------------------
 
