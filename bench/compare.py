@@ -25,11 +25,12 @@ from environments import Environment, EnvironmentFailed, Recipe, ignore, prepare
 from imports import time_imports
 from leftovers import sweep
 from plan import CHECKOUT, CONTENDERS, PEERS, Contender, Lane, Measurement, measurements
-from records import Record, Run
+from records import OUT_OF_TIME, Record, Run
 
 PICTURE = "benchmarks.svg"
-# Past this point no further rounds are begun, whatever is still to be measured gets one.
-PATIENCE = {True: 100.0, False: 500.0}
+# By --quick: past the first no further rounds are begun, what is still to be measured gets one;
+# past the second nothing is, and what runs is cut off. Both in seconds.
+PATIENCE = {True: (90.0, 155.0), False: (480.0, 680.0)}
 
 
 @dataclass
@@ -45,7 +46,12 @@ class Bench:
 
     @property
     def late(self) -> bool:
-        return time.monotonic() - self.began > PATIENCE[self.quick]
+        return time.monotonic() - self.began > PATIENCE[self.quick][0]
+
+    @property
+    def left(self) -> float:
+        """Seconds until the run has to be over."""
+        return self.began + PATIENCE[self.quick][1] - time.monotonic()
 
     def env(self, contender: Contender | None, lane: Lane | None = None) -> dict[str, str]:
         """An environment with nobody's settings but the lane's, and a home of its own."""
@@ -88,11 +94,14 @@ class Bench:
                     record = records[lane.key]
                     if record.finished or (self.late and number > 0):
                         continue
+                    if self.left <= 0:
+                        record.add({"problem": OUT_OF_TIME})
+                        continue
                     say(f"{measurement.key} {number + 1}/{measurement.rounds} {lane.key}")
                     try:
                         if lane.new_process:
                             with self.converse(lane) as conversation:
-                                _ask(conversation, measurement, lane, record)
+                                self._ask(conversation, measurement, lane, record)
                             continue
                         if lane.key not in conversations:
                             conversations[lane.key] = open_ones.enter_context(self.converse(lane))
@@ -102,7 +111,7 @@ class Bench:
                                     timeout=measurement.timeout,
                                     **lane.ask_first,
                                 )
-                        _ask(conversations[lane.key], measurement, lane, record)
+                        self._ask(conversations[lane.key], measurement, lane, record)
                     except SubjectFailed as failure:
                         record.add({"problem": str(failure)})
                     if measurement.rounds == 1 and lane.key in conversations:
@@ -111,12 +120,21 @@ class Bench:
                         conversations.clear()
         return records
 
+    def _ask(
+        self, conversation: Conversation, measurement: Measurement, lane: Lane, record: Record
+    ) -> None:
+        details = {**measurement.details, **lane.details}
+        timeout = min(measurement.timeout, max(5.0, self.left))
+        record.add(conversation.ask(measurement.question, timeout=timeout, **details))
+
     def measure_imports(self, *, rounds: int) -> dict[str, Record]:
+        """Imports need no subject: every sample is an interpreter of its own."""
         programs: dict[str, tuple[Path, str]] = {}
         for contender in CONTENDERS:
             if contender.key in self.environments:
                 python = self.environments[contender.key].python
-                programs[f"{contender.key}/pass"] = (python, "pass")
+                if contender.key in ("ours", "floor"):
+                    programs[f"{contender.key}/pass"] = (python, "pass")
                 if contender.module:
                     programs[contender.key] = (python, f"import {contender.module}")
         say(f"imports, {rounds} rounds")
@@ -127,18 +145,18 @@ def main(arguments: list[str] | None = None) -> int:
     options = _options().parse_args(arguments)
     folder = Path(os.environ.get("KERNELBOX_BENCH_DIR") or CHECKOUT / ".bench").resolve()
     ignore(folder)
-    latest = folder / "latest.json"
+    whole = not (options.quick or options.only or options.peers is not None)
+    saved = folder / ("whole.json" if whole else "partial.json")
     if options.redraw:
-        run = Run.load(latest)
+        run = Run.load(saved)
     else:
         run = _run(options, folder)
-        run.save(latest)
+        run.save(saved)
     say("")
     print(report.terminal(run))
-    whole = not (options.quick or options.only or options.peers is not None)
     docs = options.docs or (CHECKOUT / "docs" if whole else None)
     if docs is not None:
-        _write(run, docs, folder)
+        _write(run, docs, folder, saved=saved)
     else:
         print("\nA partial run: no page was written (name a folder with --docs to have one).")
     return 0
@@ -154,6 +172,7 @@ def _run(options: argparse.Namespace, folder: Path) -> Run:
         seconds=0,
         quick=options.quick,
         machine=machine.describe(),
+        cores=os.cpu_count() or 1,
         versions=_versions(environments),
         missing=missing,
     )
@@ -187,30 +206,31 @@ def _prepare(wanted: set[str], folder: Path) -> tuple[dict[str, Environment], di
         except (EnvironmentFailed, subprocess.SubprocessError) as failure:
             missing[contender.key] = f"its environment could not be made: {failure}"
             continue
-        probe = f"import {contender.module or 'sys'}"
-        if contender.key == "ours":
-            probe = "from kernelbox import Box; Box()"
-        with tempfile.TemporaryDirectory() as home:
-            tried = subprocess.run(
-                [str(environment.python), "-c", probe],
-                capture_output=True,
-                text=True,
-                cwd=home,
-                env=os.environ | {"KERNELBOX_HOME": home},
-                timeout=60,
-                check=False,
-            )
-        if tried.returncode == 0:
-            environments[contender.key] = environment
+        if problem := _unusable(contender, environment):
+            missing[contender.key] = f"it cannot be used: {problem}"
         else:
-            words = tried.stderr.strip().splitlines() or ["it ended without a word"]
-            missing[contender.key] = f"it cannot be used: {words[-1]}"
+            environments[contender.key] = environment
     return environments, missing
 
 
-def _ask(conversation: Conversation, measurement: Measurement, lane: Lane, record: Record) -> None:
-    details = {**measurement.details, **lane.details}
-    record.add(conversation.ask(measurement.question, timeout=measurement.timeout, **details))
+def _unusable(contender: Contender, environment: Environment) -> str:
+    """Why its imports fail, or nothing."""
+    probe = f"import {contender.module or 'sys'}"
+    if contender.key == "ours":
+        probe = "from kernelbox import Box; Box()"
+    with tempfile.TemporaryDirectory() as home:
+        tried = subprocess.run(
+            [str(environment.python), "-c", probe],
+            capture_output=True,
+            text=True,
+            cwd=home,
+            env=os.environ | {"KERNELBOX_HOME": home},
+            timeout=60,
+            check=False,
+        )
+    if tried.returncode == 0:
+        return ""
+    return (tried.stderr.strip().splitlines() or ["it ended without a word"])[-1]
 
 
 def _versions(environments: dict[str, Environment]) -> dict[str, str]:
@@ -229,7 +249,7 @@ def _versions(environments: dict[str, Environment]) -> dict[str, str]:
     return found
 
 
-def _write(run: Run, docs: Path, folder: Path) -> None:
+def _write(run: Run, docs: Path, folder: Path, *, saved: Path) -> None:
     """The page, then its picture: without matplotlib the page still says everything."""
     docs.mkdir(parents=True, exist_ok=True)
     page = docs / "benchmarks.md"
@@ -242,7 +262,7 @@ def _write(run: Run, docs: Path, folder: Path) -> None:
         return
     picture = docs / PICTURE
     subprocess.run(
-        [str(artist.python), str(HERE / "picture.py"), str(folder / "latest.json"), str(picture)],
+        [str(artist.python), str(HERE / "picture.py"), str(saved), str(picture)],
         check=True,
     )
     print(f"wrote {picture}")

@@ -114,7 +114,7 @@ def measurements(*, quick: bool) -> tuple[Measurement, ...]:
     peers = tuple(Lane(peer) for peer in PEERS)
     everyone = (Lane("ours"), *peers)
     flood_cap = 12.0 if quick else 30.0
-    death_cap = 5.0 if quick else 20.0
+    death_cap = 3.0 if quick else 20.0
     peer_crowd = {"counts": [1, 5] if quick else [1, 10, 20]}
     our_crowd = {"counts": [1, 10, 50] if quick else [1, 10, 20, 100, 300]}
     warmed = {"samples": 1, "hold": True}

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+OUT_OF_TIME = "the run was out of time"
+
 
 @dataclass
 class Record:
@@ -59,6 +61,7 @@ class Run:
     seconds: float
     quick: bool
     machine: dict[str, str]
+    cores: int
     versions: dict[str, str]
     missing: dict[str, str]
     records: dict[str, dict[str, Record]] = field(default_factory=dict)

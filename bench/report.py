@@ -6,7 +6,7 @@ import statistics
 import unicodedata
 
 from plan import CONTENDERS
-from records import Run, percentile
+from records import OUT_OF_TIME, Run, percentile
 from rows import Cell, Row, crowd_samples, rows
 from targets import verdicts
 
@@ -182,10 +182,17 @@ def _notes(run: Run) -> list[str]:
             contender, _, state = lane.partition("/")
             where = f"{titles[contender]}{', ' + state if state else ''}, "
             where += measurement.replace("_", " ")
-            notes += [f"{where}: {problem}" for problem in record.problems]
+            problems = [problem for problem in record.problems if problem != OUT_OF_TIME]
+            notes += [f"{where}: {problem}" for problem in problems]
             failures = record.failures + sum(level["failures"] for level in record.levels)
             if failures:
                 notes.append(f"{where}: {failures} executes of `1+1` did not answer 2")
+    busiest = max(float(value) for name, value in run.machine.items() if name.startswith("load"))
+    if busiest > run.cores:
+        notes.append(
+            f"the machine was busy (load {busiest}, {run.cores} cores): on a quiet one every "
+            "figure is lower, and those of programs with several processes most"
+        )
     if run.left_behind:
         notes.append(f"processes left behind and ended by the script: {len(run.left_behind)}")
     return notes

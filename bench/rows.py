@@ -6,7 +6,7 @@ import statistics
 from dataclasses import dataclass, field
 
 from plan import CONTENDERS, PEERS, UNCOMPILED
-from records import Record, Run, percentile
+from records import OUT_OF_TIME, Record, Run, percentile
 
 
 @dataclass(frozen=True)
@@ -202,6 +202,8 @@ def _cell(record: Record, figure: float | None = None) -> Cell:
         return Cell(value)
     if record.capped is not None:
         return Cell(record.capped, at_least=True)
+    if OUT_OF_TIME in record.problems:
+        return Cell(words="out of time")
     return Cell(words="failed" if record.problems else "")
 
 

@@ -25,6 +25,7 @@ def play(environment: Path, tmp_path: Path) -> Play:
                 "PATH": os.environ["PATH"],
                 "HOME": str(tmp_path),
                 "KERNELBOX_HOME": str(environment),
+                "KERNELBOX_KEEPER_LINGER": "0.1",
             },
             capture_output=True,
             text=True,

@@ -3,10 +3,9 @@
 The public names are imported on first use, so that ``import kernelbox`` costs next to nothing.
 """
 
-from typing import TYPE_CHECKING
-
 __version__ = "0.2.0"
 
+TYPE_CHECKING = False  # type checkers know better; importing typing would double our import time
 if TYPE_CHECKING:
     from kernelbox.api import (
         branch as branch,

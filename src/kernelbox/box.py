@@ -227,6 +227,7 @@ class Box:
         length: int = _PAGE,
     ) -> OutputPage:
         """A page of an execution's whole output, also of what its result left out."""
+        _check_length(length)
         return self._reader(kernel, execution_id, stream).page(stream, start=start, length=length)
 
     def search_output(
@@ -239,6 +240,7 @@ class Box:
         limit: int = 20,
     ) -> list[OutputMatch]:
         """The lines of an execution's whole output that match a regular expression."""
+        _check_pattern(pattern)
         return self._reader(kernel, execution_id, stream).search(
             pattern, stream=stream, limit=limit
         )
@@ -446,6 +448,7 @@ class AsyncBox:
         length: int = _PAGE,
     ) -> OutputPage:
         """See :meth:`Box.output`."""
+        _check_length(length)
         reader = await self._reader(kernel, execution_id, stream)
         return reader.page(stream, start=start, length=length)
 
@@ -459,6 +462,7 @@ class AsyncBox:
         limit: int = 20,
     ) -> list[OutputMatch]:
         """See :meth:`Box.search_output`."""
+        _check_pattern(pattern)
         reader = await self._reader(kernel, execution_id, stream)
         return reader.search(pattern, stream=stream, limit=limit)
 
@@ -491,3 +495,17 @@ def _shown(item: Happened) -> OutputItem | None:
 def _check_stream(stream: str) -> None:
     if stream not in ("stdout", "stderr"):
         raise BadInput(f"stream is 'stdout' or 'stderr', not {stream!r}")
+
+
+def _check_length(length: int) -> None:
+    if length < 1:
+        raise BadInput(f"a page has a length from 1 on, not {length!r}")
+
+
+def _check_pattern(pattern: str) -> None:
+    import re
+
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise BadInput(f"{pattern!r} is no regular expression: {error}") from None

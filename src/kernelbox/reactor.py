@@ -158,9 +158,7 @@ class Peer:
         return self._backlog
 
     def send(self, frame: Frame, fds: Sequence[int] = ()) -> None:
-        """Send now or as soon as there is room. ``fds`` are duplicated by the kernel when sent;
-        the caller keeps its own open until then and may close them when this returns True-ish
-        backlog is empty (we dup them if they have to wait)."""
+        """Send now or as soon as there is room. ``fds`` are duplicated: close yours at will."""
         self.send_bytes(encode(frame), fds)
 
     def send_bytes(self, data: bytes, fds: Sequence[int] = ()) -> None:

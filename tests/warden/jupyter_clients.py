@@ -72,6 +72,13 @@ class Client:
         reply: Message = self.reply_to(msg_id)["content"]
         return reply, published
 
+    def start(self, code: str, **options: Any) -> str:
+        """Begin a cell; return when its first line has run."""
+        msg_id: str = self.raw.execute(f"print('started', flush=True)\n{code}", **options)
+        while self.next_published("stream")["parent_header"]["msg_id"] != msg_id:
+            continue
+        return msg_id
+
     def value(self, expression: str) -> str:
         """The repr of an expression in the kernel."""
         reply, published = self.run(expression)

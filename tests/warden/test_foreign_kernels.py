@@ -24,6 +24,7 @@ from kernelbox import (
     StartupFailed,
     Unsupported,
 )
+from kernelbox.keeper.home import locate
 from kernelbox.warden.kernelspecs import Kernelspec
 
 pytestmark = pytest.mark.foreign
@@ -253,25 +254,20 @@ def test_an_unknown_kernelspec_is_refused_and_the_installed_ones_are_named(
     shared_box: Box, tmp_path: Path, waiting: Waiting
 ) -> None:
     environ = write_kernelspec(tmp_path, "klingon", ["true"])
+    before = wardens(shared_box)
     with (
         foreign(shared_box, "cobol-74") as box,
         pytest.raises(Unsupported, match=r"named 'cobol-74'.*'ipykernel'.*'klingon'"),
     ):
         box.get_or_create("nothing", environ=environ)
-    waiting(lambda: not wardens(), what="the warden that was of no use to leave")
+    waiting(lambda: wardens(shared_box) == before, what="a warden of no use to anybody to leave")
 
 
-def wardens() -> list[psutil.Process]:
-    """Wardens of foreign kernels that this test's keeper has started and that keep no kernel."""
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        command = process.info["cmdline"] or []
-        if "kernelbox.warden.foreign" in command and not any(
-            "ipykernel_launcher" in " ".join(child.cmdline())
-            for child in process.children(recursive=True)
-        ):
-            found.append(process)
-    return found
+def wardens(box: Box) -> int:
+    """How many wardens of foreign kernels, with their stubs, there are in this home."""
+    rundir = locate(box.settings).rundir
+    commands = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
+    return sum("kernelbox.warden.foreign" in command and rundir in command for command in commands)
 
 
 def test_a_missing_jupyter_client_is_told_with_the_line_that_installs_it(
@@ -294,16 +290,16 @@ def test_a_kernel_that_does_not_come_up_is_told_with_its_last_words(
         foreign(shared_box, "broken") as box,
         pytest.raises(StartupFailed, match="exit code 3; it said: no such luck"),
     ):
-        box.get_or_create("nothing", environ=environ)
+        box.get_or_create("broken", environ=environ)
 
 
 def test_a_kernel_that_never_answers_is_given_up_in_time(shared_box: Box, tmp_path: Path) -> None:
     environ = write_kernelspec(tmp_path, "mute", ["sleep", "1000"])
     with (
         foreign(shared_box, "mute", start_timeout=5.0) as box,
-        pytest.raises(StartupFailed, match=r"did not answer in 4\.5 s"),
+        pytest.raises(StartupFailed, match="did not answer in"),
     ):
-        box.get_or_create("nothing", environ=environ)
+        box.get_or_create("mute", environ=environ)
 
 
 def test_startup_code_that_fails_is_reported(shared_box: Box) -> None:
@@ -311,7 +307,7 @@ def test_startup_code_that_fails_is_reported(shared_box: Box) -> None:
         foreign(shared_box, "ipykernel", startup_code="raise RuntimeError('bad start')") as box,
         pytest.raises(StartupFailed, match="RuntimeError: bad start"),
     ):
-        box.get_or_create("nothing")
+        box.get_or_create("badly started")
 
 
 # -- bad luck ---------------------------------------------------------------------------------
@@ -343,7 +339,11 @@ def test_a_kernel_killed_between_cells_is_told_by_the_next_result(
     box: Box, kernel: KernelRecord, waiting: Waiting
 ) -> None:
     os.kill(pid_of(box, kernel), signal.SIGKILL)
-    waiting(lambda: box.list_kernels(refresh=True)[0].epoch == 2, what="the death to be noticed")
+    waiting(
+        lambda: box.status(kernel)["kernel"]["epoch"] == 2,
+        what="the death to be noticed",
+        seconds=5,
+    )
     result = box.execute(kernel, "1 + 1", timeout=PATIENCE)
     assert (result.return_value, result.state, result.epoch) == ("2", "lost", 2)
     assert result.cause is not None
@@ -371,7 +371,9 @@ def test_a_kernel_that_ends_itself_gets_its_connection_file_back(
     assert Path(kernel.connection_file).exists()
 
 
-def test_destroying_a_busy_kernel_leaves_nothing(box: Box, tmp_path: Path) -> None:
+def test_destroying_a_busy_kernel_leaves_nothing(
+    box: Box, tmp_path: Path, waiting: Waiting
+) -> None:
     record = box.get_or_create("doomed", cwd=str(tmp_path))
     code = "import subprocess; subprocess.Popen(['sleep', '1000'], start_new_session=True).pid"
     child = int(box.execute(record, code).return_value or 0)
@@ -381,7 +383,8 @@ def test_destroying_a_busy_kernel_leaves_nothing(box: Box, tmp_path: Path) -> No
     assert box.destroy(record)
     thread.join(20)
     assert not thread.is_alive()
-    assert [pid for pid in pids if psutil.pid_exists(pid)] == []
+    # The keeper may still be about to bury the warden.
+    waiting(lambda: not any(map(psutil.pid_exists, pids)), what="all of it to be gone", seconds=1)
     assert not os.path.exists(record.connection_file)
     assert not os.path.exists(record.address)
 
@@ -446,6 +449,7 @@ def test_bash_kernel_runs_like_any_other(shared_box: Box, tmp_path: Path) -> Non
         assert box.destroy(kernel)
 
 
+@pytest.mark.slow
 def test_an_idle_foreign_kernel_is_ended_though_it_is_made_of_several_processes(
     shared_box: Box, tmp_path: Path, waiting: Waiting
 ) -> None:
@@ -456,10 +460,15 @@ def test_an_idle_foreign_kernel_is_ended_though_it_is_made_of_several_processes(
         kernel = box.get_or_create("sleepy", environ=environ, cwd=str(tmp_path))
         box.execute(kernel, "sleep 6 & sleep 0.1", timeout=PATIENCE)
         started = time.monotonic()
-        waiting(lambda: box.list_kernels() == [], what="the idle kernel to be ended", seconds=40)
+        waiting(
+            lambda: "sleepy" not in {other.name for other in box.list_kernels()},
+            what="the idle kernel to be ended",
+            seconds=40,
+        )
         assert time.monotonic() - started > 4, "a background job is not idleness"
+    with foreign(shared_box, "bash") as box:
         with pytest.raises(KernelLost, match="idle for 2 s"):
-            box.execute(kernel, "1")
+            box.execute("sleepy", "1")
         box.destroy("sleepy")
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,8 @@ from kernelbox import Box, KernelRecord
 from kernelbox.errors import BoxError
 
 pytestmark = pytest.mark.jupyter
+
+Connect = Callable[..., zmq.Socket[bytes]]
 
 HOLDS_THE_GIL = "import re; re.match('(a+)+$', 'a' * 60 + 'b')"
 
@@ -29,22 +31,33 @@ def threads(pid: int) -> int:
 
 
 @pytest.fixture
-def context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
-    made: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    yield made
-    made.destroy(linger=0)
+def connect(client: Client) -> Iterator[Connect]:
+    """Opens a bare ZeroMQ socket to a channel of the client's kernel."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    opened = []
+
+    def connect(kind: int, channel: str, *, identity: bytes = b"") -> zmq.Socket[bytes]:
+        socket = context.socket(kind)
+        opened.append(socket)
+        if identity:
+            socket.set(zmq.IDENTITY, identity)
+        socket.connect(client.raw._make_url(channel))
+        return socket
+
+    yield connect
+    for socket in opened:
+        socket.close(linger=0)
+    context.term()
 
 
 # -- while a cell runs --------------------------------------------------------------------------
 
 
 def test_heartbeat_and_control_are_answered_while_a_cell_holds_the_gil(
-    client: Client, context: zmq.Context[zmq.Socket[bytes]]
+    client: Client, connect: Connect
 ) -> None:
-    msg_id = client.raw.execute(HOLDS_THE_GIL)
-    client.published_until(msg_id, state="busy")
-    heart = context.socket(zmq.REQ)
-    heart.connect(client.raw._make_url("hb"))
+    msg_id = client.start(HOLDS_THE_GIL)
+    heart = connect(zmq.REQ, "hb")
     for _ in range(20):
         began = time.monotonic()
         heart.send(b"ping")
@@ -58,8 +71,7 @@ def test_heartbeat_and_control_are_answered_while_a_cell_holds_the_gil(
 
 
 def test_the_latest_status_is_busy_as_long_as_a_cell_runs(client: Client) -> None:
-    msg_id = client.raw.execute("import time; time.sleep(30)")
-    client.published_until(msg_id, state="busy")
+    msg_id = client.start("import time; time.sleep(30)")
     info = client.send("control", "kernel_info_request", {})
     client.published_until(info)
     message = client.next_published("status")
@@ -72,8 +84,7 @@ def test_the_latest_status_is_busy_as_long_as_a_cell_runs(client: Client) -> Non
 def test_who_attaches_during_a_cell_hears_that_the_kernel_is_busy(
     kernel: KernelRecord, client: Client
 ) -> None:
-    msg_id = client.raw.execute("import time; time.sleep(30)")
-    client.published_until(msg_id, state="busy")
+    msg_id = client.start("import time; time.sleep(30)")
     with attached(kernel, wait=False) as other:
         other.published_until(msg_id, state="busy")
     client.control("interrupt_request")
@@ -176,11 +187,10 @@ def test_a_door_that_nobody_knocks_at_costs_nothing(
 
 
 def test_every_subscription_is_welcomed(
-    kernel: KernelRecord, client: Client, context: zmq.Context[zmq.Socket[bytes]]
+    client: Client, connect: Connect
 ) -> None:
     for topic in (b"", b"kernel.", b"some topic"):
-        listener = context.socket(zmq.SUB)
-        listener.connect(client.raw._make_url("iopub"))
+        listener = connect(zmq.SUB, "iopub")
         listener.subscribe(topic)
         assert listener.poll(5000)
         identities, frames = client.raw.session.feed_identities(listener.recv_multipart())
@@ -189,7 +199,6 @@ def test_every_subscription_is_welcomed(
         assert message["msg_type"] == "iopub_welcome"
         assert message["content"] == {"subscription": topic.decode()}
         assert message["parent_header"] == {}
-        listener.close(0)
 
 
 @pytest.mark.slow
@@ -202,26 +211,20 @@ def test_the_first_output_is_never_lost(kernel: KernelRecord) -> None:
 
 @pytest.mark.slow
 def test_clients_that_come_at_once_all_see_their_first_output(kernel: KernelRecord) -> None:
-    seen: dict[int, str] = {}
-
-    def visit(number: int) -> None:
-        with attached(kernel, wait=False) as newcomer:
-            seen[number] = text(newcomer.run(f"print({number})")[1])
-
-    for start in range(0, 40, 8):
-        visitors = [threading.Thread(target=visit, args=(start + n,)) for n in range(8)]
-        for visitor in visitors:
-            visitor.start()
-        for visitor in visitors:
-            visitor.join(60)
-    assert seen == {number: f"{number}\n" for number in range(40)}
+    for _ in range(10):
+        with ExitStack() as leaving:
+            visitors = [leaving.enter_context(attached(kernel, wait=False)) for _ in range(8)]
+            sent = [
+                visitor.raw.execute(f"print({number})") for number, visitor in enumerate(visitors)
+            ]
+            for number, visitor in enumerate(visitors):
+                assert text(visitor.published_until(sent[number])) == f"{number}\n"
 
 
 def test_a_client_that_does_not_listen_is_served_all_the_same(
-    client: Client, kernel: KernelRecord, context: zmq.Context[zmq.Socket[bytes]]
+    client: Client, connect: Connect
 ) -> None:
-    deaf = context.socket(zmq.DEALER)
-    deaf.connect(client.raw._make_url("shell"))
+    deaf = connect(zmq.DEALER, "shell")
     message = client.raw.session.msg("execute_request", {"code": "heard = 1"})
     began = time.monotonic()
     deaf.send_multipart(client.raw.session.serialize(message))
@@ -253,13 +256,10 @@ def _calm(pid: int) -> bool:
 
 
 def test_a_client_whose_connection_breaks_comes_back_under_its_name(
-    client: Client, kernel: KernelRecord, context: zmq.Context[zmq.Socket[bytes]]
+    client: Client, connect: Connect
 ) -> None:
-    identity = b"the same"
     for _ in range(3):
-        dealer = context.socket(zmq.DEALER)
-        dealer.identity = identity
-        dealer.connect(client.raw._make_url("shell"))
+        dealer = connect(zmq.DEALER, "shell", identity=b"the same")
         message = client.raw.session.msg("kernel_info_request", {})
         dealer.send_multipart(client.raw.session.serialize(message))
         assert dealer.poll(5000)
@@ -287,8 +287,7 @@ def test_a_shutdown_request_ends_the_kernel_after_its_reply(
 def test_a_cell_that_runs_at_shutdown_is_answered(shared_box: Box, tmp_path: Path) -> None:
     record = shared_box.get_or_create("shut-down-while-busy", cwd=str(tmp_path))
     with attached(record) as client:
-        msg_id = client.raw.execute("import time; time.sleep(60)")
-        client.published_until(msg_id, state="busy")
+        msg_id = client.start("import time; time.sleep(60)")
         assert client.control("shutdown_request", restart=False)["status"] == "ok"
         assert client.reply_to(msg_id)["content"]["ename"] == "KernelEnded"
         assert client.published_until(msg_id)[-1]["content"]["execution_state"] == "idle"

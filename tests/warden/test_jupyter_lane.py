@@ -469,9 +469,7 @@ def test_a_death_between_cells_is_told_with_the_next_one(
 def test_a_restart_from_our_lane_answers_the_clients_cell(
     shared_box: Box, kernel: KernelRecord, client: Client
 ) -> None:
-    msg_id = client.raw.execute("import time; time.sleep(60)")
-    client.published_until(msg_id, state="busy")
-    client.next_published("execute_input")
+    msg_id = client.start("import time; time.sleep(60)")
     shared_box.restart(kernel)
     reply = client.reply_to(msg_id)["content"]
     assert reply["ename"] == "KernelRestarted"

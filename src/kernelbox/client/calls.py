@@ -334,7 +334,7 @@ def _check_id(execution_id: object) -> str:
     return execution_id
 
 
-def _check_environ(environ: Mapping[str, str]) -> dict[str, str]:
+def _check_environ(environ: Mapping[Any, Any]) -> dict[str, str]:
     """Variables that a process can have; others would only fail in the new kernel."""
     for name, value in environ.items():
         if not isinstance(name, str) or not isinstance(value, str):

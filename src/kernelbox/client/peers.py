@@ -20,6 +20,6 @@ def check_peer(sock: socket.socket, address: str) -> None:
     uid = _PEER_CREDENTIALS.unpack(raw)[1]
     if uid not in (os.getuid(), 0):
         raise KeeperUnavailable(
-            f"{address!r} belongs to another user (uid {uid}); somebody may be trying to listen in. "
-            f"Remove {os.path.dirname(address)!r}."
+            f"{address!r} belongs to another user (uid {uid}); somebody may be trying to listen "
+            f"in. Remove {os.path.dirname(address)!r}."
         )

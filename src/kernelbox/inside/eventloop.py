@@ -36,18 +36,23 @@ class UserLoop:
 
     @property
     def busy(self) -> bool:
-        """Whether tasks, timers, watched sockets or threads may be waiting for the loop to run."""
+        """Whether tasks, timers or watched sockets are waiting for the loop to run."""
         loop = self._loop
         if loop is None or loop.is_closed():
             return False
         if getattr(loop, "_ready", True) or getattr(loop, "_scheduled", True):
             return True
-        if threading.active_count() > 1:
-            return True  # a thread may hand it work at any time (call_soon_threadsafe)
         if asyncio.all_tasks(loop):
             return True
         selector = getattr(loop, "_selector", None)
         return selector is None or len(selector.get_map()) > 1  # one is the loop's own wake-up
+
+    @property
+    def wanted(self) -> bool:
+        """Whether it has to run while the kernel is idle: a thread may hand it work at any time."""
+        loop = self._loop
+        threads = threading.active_count() > 1
+        return self.busy or (threads and loop is not None and not loop.is_closed())
 
     def run_until_readable(self, fd: int) -> None:
         """Let background tasks run until ``fd`` can be read."""

@@ -48,10 +48,15 @@ def fork_copy(interpreter: Interpreter, frame: Frame, fds: list[int]) -> None:
         interpreter.lifeline.send({"op": "forked", "ok": True, "notes": notes})
         return
     try:
+        between = os.getpid()
         if os.fork():
             os._exit(0)
         interpreter._forking = False
         os.setsid()
+        # Only once the stub is the parent: the one between is about to end, and must not take
+        # us along.
+        while os.getppid() == between:
+            os.sched_yield()
         linux.die_with_parent()
         interpreter.lifeline.detach()
         random.setstate(random_state)

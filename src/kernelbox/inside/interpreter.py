@@ -103,7 +103,7 @@ class Interpreter:
         while not self.lifeline.has_frame:
             try:
                 # A loop that a cell has broken for good must not keep us from our requests.
-                if self.user_loop.busy and failures < _MOST_FAILURES:
+                if self.user_loop.wanted and failures < _MOST_FAILURES:
                     self.user_loop.run_until_readable(self.lifeline.fileno())
                 else:
                     self.lifeline.wait()

@@ -29,7 +29,7 @@ def main(argv: list[str]) -> None:
     listener.listen(_BACKLOG)
     if os.fork():
         os._exit(0)
-    _detach(os.path.join(rundir, "keeper.log"))
+    _detach(home.log_path)
     Keeper(home, listener, load(registry_path)).run()
 
 

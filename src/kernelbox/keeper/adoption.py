@@ -2,88 +2,92 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import select
 import socket
+import struct
 import time
 from typing import TYPE_CHECKING, Any
 
+from kernelbox.errors import BoxError
 from kernelbox.keeper.home import remove_files
 from kernelbox.keeper.roots import FamilyLink
-from kernelbox.wire import Decoder, GarbledFrame, encode
 
 if TYPE_CHECKING:
     from kernelbox.keeper.keeper import Keeper
 
 _PATIENCE = 5.0
+_PEER_CREDENTIALS = struct.Struct("3i")
+_GONE = "it was gone when a new keeper looked for it (killed, or the machine restarted)"
 
 
 def adopt(keeper: Keeper) -> None:
-    """Take over every kernel whose warden answers; bury the registered ones that have none."""
-    found = _ask_all(keeper.home.rundir)
-    seen: set[str] = set()
-    wardens: set[int] = set()
-    for sock, answer in found:
-        # A family has a socket per kernel, all leading to the same warden: one link is enough.
-        if answer["warden"] in wardens:
-            sock.close()
-            continue
-        wardens.add(answer["warden"])
-        link: FamilyLink = keeper._new_link(sock)
-        link.pid = answer["warden"]
-        limit = (answer.get("settings") or {}).get("kernel_idle_timeout", 1800.0)
-        for record in answer["records"]:
-            kernel_id = record["kernel_id"]
-            seen.add(kernel_id)
-            link.kernel_ids.add(kernel_id)
-            keeper.registry.add(record)
-            keeper._by_kernel[kernel_id] = link
-            keeper._idle_limits[kernel_id] = limit
+    """Take over every kernel that has a warden; bury the registered ones that have none.
+
+    A warden that does not answer in time is not given up: its answer is taken when it comes.
+    """
+    links = _connect_all(keeper)
+    waiting = set(links)
+
+    def answered(link: FamilyLink, content: dict[str, Any] | BoxError) -> None:
+        waiting.discard(link)
+        if not isinstance(content, BoxError):
+            _take_over(keeper, link, content)
+
+    for link in links:
+        link.ask({"op": "watch"}, lambda content, link=link: answered(link, content))  # type: ignore[misc]
+    deadline = time.monotonic() + _PATIENCE
+    while waiting and (left := deadline - time.monotonic()) > 0:
+        keeper.reactor.turn(left)
+    seen = {kernel_id for link in links for kernel_id in link.kernel_ids}
     for kernel_id in [key for key in keeper.registry.kernels if key not in seen]:
-        cause = "it was gone when a new keeper looked for it (killed, or the machine restarted)"
-        remove_files(keeper.home, keeper.registry.kernels[kernel_id])
-        keeper.registry.bury(kernel_id, cause=cause)
+        remove_files(keeper.home, kernel_id)
+        keeper.registry.bury(kernel_id, cause=_GONE)
     keeper._plan_idle_check()
 
 
-def _ask_all(rundir: str) -> list[tuple[socket.socket, dict[str, Any]]]:
-    asked: dict[int, tuple[socket.socket, Decoder]] = {}
-    found = []
-    for name in sorted(os.listdir(rundir)):
-        path = os.path.join(rundir, name)
-        if not name.endswith(".sock") or name == "keeper.sock":
+def _take_over(keeper: Keeper, link: FamilyLink, content: dict[str, Any]) -> None:
+    limit = (content.get("settings") or {}).get("kernel_idle_timeout", 1800.0)
+    known, link.kernel_ids = link.kernel_ids, set()
+    for record in content["records"]:
+        kernel_id = record["kernel_id"]
+        link.kernel_ids.add(kernel_id)
+        keeper.registry.add(record)
+        keeper._by_kernel[kernel_id] = link
+        keeper._idle_limits[kernel_id] = limit
+    for kernel_id in known - link.kernel_ids:
+        keeper._kernel_ended(kernel_id, _GONE, None)
+
+
+def _connect_all(keeper: Keeper) -> list[FamilyLink]:
+    """A link to each warden that listens. A family has a socket per kernel, but one link: the
+    warden tells its news to the last that asked for them."""
+    links: dict[int, FamilyLink] = {}
+    for name in sorted(os.listdir(keeper.home.rundir)):
+        kernel_id = name.removesuffix(".sock")
+        if kernel_id in (name, "keeper"):
             continue
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        sock.settimeout(_PATIENCE)
         try:
-            sock.connect(path)
-            sock.sendall(encode({"op": "watch", "id": 0}))
+            sock.connect(os.path.join(keeper.home.rundir, name))
         except ConnectionRefusedError:
             sock.close()
-            with contextlib.suppress(OSError):
-                os.unlink(path)  # nobody listens any more: a warden that was killed
+            remove_files(keeper.home, kernel_id)  # nobody listens any more: a killed warden
             continue
         except OSError:
             sock.close()
             continue
-        asked[sock.fileno()] = (sock, Decoder())
-    deadline = time.monotonic() + _PATIENCE
-    while asked and time.monotonic() < deadline:
-        readable, _, _ = select.select(list(asked), [], [], 0.5)
-        for fd in readable:
-            sock, decoder = asked[fd]
-            try:
-                data = sock.recv(1 << 16)
-                frames = decoder.feed(data)
-            except (OSError, GarbledFrame):
-                data, frames = b"", []
-            if frames and "reply" in frames[0]:
-                found.append((sock, frames[0]["reply"]))
-                del asked[fd]
-            elif not data or frames:
-                sock.close()
-                del asked[fd]
-    for sock, _ in asked.values():
-        sock.close()
-    return found
+        pid = _listener_pid(sock)
+        if pid in links:
+            sock.close()
+        else:
+            links[pid] = keeper._new_link(sock)
+            links[pid].pid = pid
+        links[pid].kernel_ids.add(kernel_id)
+        keeper._by_kernel[kernel_id] = links[pid]
+    return list(links.values())
+
+
+def _listener_pid(sock: socket.socket) -> int:
+    raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER_CREDENTIALS.size)
+    pid: int = _PEER_CREDENTIALS.unpack(raw)[0]
+    return pid

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import time
 from typing import TYPE_CHECKING
 
 from kernelbox.errors import StartupFailed
@@ -33,6 +34,7 @@ def start_foreign(keeper: Keeper, request: Frame) -> FamilyLink:
                     "kernelbox.warden.foreign",
                     str(theirs.fileno()),
                     rundir,  # tells whose it is
+                    str(time.monotonic()),  # the caller's patience counts from here
                 ],
                 cwd="/",
                 env=importable({**os.environ, **request["environ"]}, request["package_parent"]),

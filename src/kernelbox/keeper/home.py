@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import shutil
 import stat
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from kernelbox.config import Settings
 from kernelbox.errors import BadInput, KeeperUnavailable
@@ -34,6 +33,10 @@ class Home:
     def lock_path(self) -> str:
         return os.path.join(self.rundir, "keeper.lock")
 
+    @property
+    def log_path(self) -> str:
+        return os.path.join(self.rundir, "keeper.log")
+
     def kernel_address(self, kernel_id: str) -> str:
         return os.path.join(self.rundir, f"{kernel_id}.sock")
 
@@ -56,6 +59,12 @@ def prepare(home: Home) -> None:
     """Make the folders, private to us; say clearly where that is not possible."""
     _private_folder(os.path.dirname(home.rundir))
     _private_folder(home.rundir)
+    if home.registry_path and os.path.isdir(home.registry_path):
+        raise BadInput(
+            f"the registry {home.registry_path!r} is a folder. KERNELBOX_REGISTRY_PATH names a "
+            "file; KERNELBOX_HOME names a folder.",
+            path=home.registry_path,
+        )
     for folder in filter(None, (os.path.dirname(home.registry_path), home.runtime_dir)):
         try:
             if not os.path.isdir(folder):
@@ -70,14 +79,30 @@ def prepare(home: Home) -> None:
             ) from None
 
 
-def remove_files(home: Home, record: Mapping[str, Any]) -> None:
+def remove_files(home: Home, kernel_id: str) -> None:
     """Take away what a kernel left: its socket, its connection file if it is ours, its spool."""
-    kernel_id = str(record["kernel_id"])
     connection_file = os.path.join(home.runtime_dir, f"kernel-{kernel_id}.json")
     for path in (home.kernel_address(kernel_id), connection_file):
         with contextlib.suppress(OSError):
             os.unlink(path)
     shutil.rmtree(os.path.join(home.runtime_dir, f"spool-{kernel_id}"), ignore_errors=True)
+
+
+def vacate(home: Home) -> None:
+    """Remove the socket folder, unless somebody is about to start a keeper in it, or one that
+    failed has left words there."""
+    try:
+        lock = os.open(home.lock_path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not os.path.getsize(home.log_path):
+            shutil.rmtree(home.rundir, ignore_errors=True)
+    except OSError:
+        pass
+    finally:
+        os.close(lock)
 
 
 def _base() -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import time
 import uuid
-from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from kernelbox.config import Settings, check_name
@@ -21,14 +22,13 @@ from kernelbox.errors import (
 )
 from kernelbox.inside import linux
 from kernelbox.keeper import adoption, decisions
+from kernelbox.keeper.endings import Endings, Reply
 from kernelbox.keeper.foreign import start_foreign
-from kernelbox.keeper.home import Home, remove_files
+from kernelbox.keeper.home import Home, remove_files, vacate
 from kernelbox.keeper.registry import Grave, Record, Registry
 from kernelbox.keeper.roots import FamilyLink, Root, RootKey, WardenGone, fingerprint, key_for
 from kernelbox.reactor import Peer, Reactor, Timer
 from kernelbox.wire import PROTOCOL, Frame, build_id
-
-Reply = Callable[[dict[str, Any] | BoxError], None]
 
 _EXIT_STATUS_PATIENCE = 0.05
 _REFILL_DELAY = 0.15
@@ -37,6 +37,8 @@ _TRIES = 3
 _MOST_ROOTS = 4
 _END_PATIENCE = 10.0
 _MOST_STATUSES = 1000
+_SWEEP_AGAIN = 0.3
+_SAVE_AGAIN = 5.0
 
 
 class Keeper:
@@ -52,7 +54,9 @@ class Keeper:
         self._families: set[FamilyLink] = set()
         self._by_kernel: dict[str, FamilyLink] = {}
         self._creating: dict[str, list[Reply]] = {}
-        self._ending: dict[str, list[Reply]] = {}
+        self._ending = Endings()
+        self._root_pids: set[int] = set()  # until they are reaped, also after they were dropped
+        self._save_timer: Timer | None = None
         self._idle_limits: dict[str, float] = {}
         self._idle_timer: Timer | None = None
         self._settings = Settings()
@@ -64,14 +68,14 @@ class Keeper:
         self._child_signals = linux.child_signal_fd()
         self.reactor.watch(self._child_signals, self._reap)
         listener.setblocking(False)
-        self.reactor.watch(listener.fileno(), self._accept)
-        if home.owner:
-            self._owner = os.pidfd_open(home.owner)
-            self.reactor.watch(self._owner, self._owner_ended)
 
     def run(self) -> None:
+        # Nobody is answered before it is known what there is.
         adoption.adopt(self)
+        self.reactor.watch(self._listener.fileno(), self._accept)
         self._registry_changed()
+        if self.home.owner:
+            self._watch_owner(self.home.owner)
         self.reactor.call_later(1.0, self._consider_leaving)
         self.reactor.run()
 
@@ -128,8 +132,8 @@ class Keeper:
 
     def _op_get_or_create(self, frame: Frame, reply: Reply) -> None:
         name = check_name(frame["name"])
-        known = self.registry.find(name)
-        if known is not None and known["kernel_id"] not in self._ending:
+        known = self._find(name)
+        if known is not None:
             self._idle_limits[known["kernel_id"]] = self._settings.kernel_idle_timeout
             self._plan_idle_check()
             reply({"record": known, "created": False})
@@ -154,14 +158,28 @@ class Keeper:
         }
 
         def answered(content: dict[str, Any] | BoxError) -> None:
+            if deadline.callback is None:
+                return  # it came too late, and was told so
+            deadline.cancel()
+            if isinstance(content, BoxError):
+                remove_files(self.home, kernel_id)
             if isinstance(content, WardenGone) and tries > 1:
                 self._create(frame, name, tries=tries - 1)
                 return
             if isinstance(content, BoxError):
                 self._created(name, self._explained(content, frame))
                 return
-            self._register(link, content["record"], frame)
-            self._created(name, {"record": content["record"], "created": True})
+            link.pid = content["warden"]
+            record = self._register(link, content["record"], frame)
+            self._created(name, {"record": record, "created": True})
+
+        def too_late() -> None:
+            deadline.cancel()
+            words = f"kernel {name!r} did not come up within {limit:g} s (KERNELBOX_START_TIMEOUT)"
+            link.kernel_ids.discard(kernel_id)
+            link.kill()
+            remove_files(self.home, kernel_id)
+            self._created(name, StartupFailed(f"{words}; look at its startup code, or allow more"))
 
         try:
             if frame["settings"].get("kernel_type", "python3") != "python3":
@@ -172,6 +190,8 @@ class Keeper:
         except BoxError as error:
             self._created(name, error)
             return
+        limit = self._settings.start_timeout
+        deadline = self.reactor.call_later(limit, too_late)
         link.kernel_ids.add(kernel_id)
         link.ask(request, answered)
 
@@ -184,8 +204,11 @@ class Keeper:
                 reply({**content, "created": False})
             first = False
 
-    def _register(self, link: FamilyLink, record: Record, frame: Frame) -> None:
+    def _register(self, link: FamilyLink, record: Record, frame: Frame) -> Record:
         kernel_id = record["kernel_id"]
+        if self.registry.set_aside:
+            record["notes"] = [*record.get("notes", ()), self.registry.set_aside]
+            self.registry.set_aside = None
         self.registry.forget_graves(record["name"])
         self.registry.add(record)
         link.kernel_ids.add(kernel_id)
@@ -193,6 +216,7 @@ class Keeper:
         self._idle_limits[kernel_id] = Settings.from_wire(frame["settings"]).kernel_idle_timeout
         self._plan_idle_check()
         self._registry_changed()
+        return record
 
     def _explained(self, error: BoxError, frame: Frame) -> BoxError:
         """An error about a family that never came up says what its root had to say."""
@@ -207,7 +231,7 @@ class Keeper:
     def _op_branch(self, frame: Frame, reply: Reply) -> None:
         name = check_name(frame["name"])
         source = self._known(str(frame["kernel"]))
-        if self.registry.find(name) is not None or name in self._creating:
+        if self._find(name) is not None or name in self._creating:
             raise BadInput(
                 f"there is a kernel named {name!r} already; destroy it or choose another name"
             )
@@ -272,6 +296,7 @@ class Keeper:
             except OSError as error:
                 raise StartupFailed(f"{key.executable!r} cannot be started: {error}") from None
             self._roots[key] = root
+            self._root_pids.add(root.pid)
             self._fingerprinted[key] = now
         return root
 
@@ -308,8 +333,12 @@ class Keeper:
 
     def _family_said(self, link: FamilyLink, frame: Frame) -> None:
         if frame["event"] == "ended":
-            self._kernel_ended(frame["kernel_id"], str(frame["cause"]), frame.get("epoch"))
-            link.kernel_ids.discard(frame["kernel_id"])
+            kernel_id = str(frame["kernel_id"])
+            self._kernel_ended(kernel_id, str(frame["cause"]), frame.get("epoch"))
+            link.kernel_ids.discard(kernel_id)
+            if link.kernel_ids:
+                # The last kernel takes its family along; that one's end is the end of the warden.
+                self._ending.finish(kernel_id)
 
     def _family_closed(self, link: FamilyLink) -> None:
         """A warden is gone. Its root may be about to say how; give it a moment."""
@@ -317,9 +346,12 @@ class Keeper:
         for root in self._roots.values():
             if link in root.spares:
                 root.spares.remove(link)
-        self._answer_ended(link)
         if link.kernel_ids & self.registry.kernels.keys():
             self._bury_family(link)
+            self._sweep()
+            self.reactor.call_later(_SWEEP_AGAIN, self._sweep)
+        for kernel_id in self._ending.of(link):
+            self._ending.finish(kernel_id)
 
     def _bury_family(self, link: FamilyLink) -> None:
         # Nobody may be told that the kernel lives, so there is no going on until it is buried.
@@ -336,23 +368,23 @@ class Keeper:
     def _kernel_ended(self, kernel_id: str, cause: str, epoch: int | None) -> None:
         self._by_kernel.pop(kernel_id, None)
         self._idle_limits.pop(kernel_id, None)
-        record = self.registry.kernels.get(kernel_id)
-        if record is not None:
-            remove_files(self.home, record)  # a warden that was killed could not
+        if kernel_id in self.registry.kernels:
+            remove_files(self.home, kernel_id)  # a warden that was killed could not
         if kernel_id in self._ending or cause == "destroyed":
             self.registry.remove(kernel_id)
         else:
             self.registry.bury(kernel_id, cause=cause, epoch=epoch)
         self._registry_changed()
 
-    def _answer_ended(self, link: FamilyLink) -> None:
-        for kernel_id in list(self._ending):
-            if kernel_id in link.kernel_ids or kernel_id not in self._by_kernel:
-                self._by_kernel.pop(kernel_id, None)
-                self.registry.remove(kernel_id)
-                self._registry_changed()
-                for reply in self._ending.pop(kernel_id):
-                    reply({"destroyed": True, "kernel_id": kernel_id})
+    def _sweep(self) -> None:
+        """What user code left running, when stub and warden were both killed, is ours by now."""
+        wardens = {link.pid for link in self._families}
+        if 0 in wardens:
+            return  # one is just being forked, and is not known by its pid yet
+        for pid in linux.children(os.getpid()):
+            if pid not in wardens | self._root_pids:
+                linux.kill_descendants(pid)
+                linux.send_signal([pid], signal.SIGKILL)
 
     def _warden_exited(self, pid: int, status: int) -> None:
         self._exit_statuses[pid] = status
@@ -363,12 +395,17 @@ class Keeper:
         """Roots that ended, and wardens that outlived theirs and were left to us."""
         linux.drain_signal_fd(self._child_signals)
         for pid, status in linux.reap():
+            self._root_pids.discard(pid)
             self._warden_exited(pid, status)
 
     # -- finding, listing, destroying -------------------------------------------------------
 
+    def _find(self, wanted: str) -> Record | None:
+        """A kernel by id or name; one that is being destroyed does not count any more."""
+        return self.registry.find(wanted, besides=self._ending)
+
     def _known(self, wanted: str) -> Record:
-        record = self.registry.find(wanted)
+        record = self._find(wanted)
         if record is not None:
             return record
         grave = self.registry.grave(wanted)
@@ -424,10 +461,11 @@ class Keeper:
             )
 
     def _op_destroy(self, frame: Frame, reply: Reply) -> None:
-        record = self.registry.find(str(frame["kernel"]))
+        wanted = str(frame["kernel"])
+        record = self._find(wanted) or self.registry.find(wanted)
         if record is None:
             # What died by itself is gone: destroying it means that nobody needs to hear of it.
-            grave = self.registry.grave(str(frame["kernel"]))
+            grave = self.registry.grave(wanted)
             if grave is not None:
                 self.registry.forget_graves(grave.name)
                 self._registry_changed()
@@ -454,35 +492,20 @@ class Keeper:
     def _destroy(self, record: Record, reply: Reply) -> None:
         """Answered when the kernel's processes are gone; what does not go is killed."""
         kernel_id = record["kernel_id"]
-        if kernel_id in self._ending:
-            self._ending[kernel_id].append(reply)
-            return
-        self._ending[kernel_id] = [reply]
         link = self._by_kernel.get(kernel_id)
-        if link is None:
-            self.registry.remove(kernel_id)
-            self._registry_changed()
-            for waiting in self._ending.pop(kernel_id):
-                waiting({"destroyed": True, "kernel_id": kernel_id})
+        if not self._ending.begin(kernel_id, link, reply):
             return
-        alone = link.kernel_ids == {kernel_id}
-
-        def ended(content: dict[str, Any] | BoxError) -> None:
-            # The last kernel takes its family along, and then the end of the warden is the answer.
-            if link.closed:
-                self._answer_ended(link)
-            elif not alone:
-                link.kernel_ids.discard(kernel_id)
-                self._by_kernel.pop(kernel_id, None)
-                self.reactor.call_soon(lambda: self._answer_ended(link))
-
-        link.ask({"op": "end", "kernel_id": kernel_id, "cause": "destroyed"}, ended)
+        if link is None or link.closed:
+            self._kernel_ended(kernel_id, "destroyed", None)
+            self._ending.finish(kernel_id)
+            return
+        # Its word of the end, or its own end, is the answer.
+        link.ask({"op": "end", "kernel_id": kernel_id, "cause": "destroyed"}, lambda _: None)
         self.reactor.call_later(_END_PATIENCE, lambda: self._force(kernel_id, link))
 
     def _force(self, kernel_id: str, link: FamilyLink) -> None:
-        if kernel_id in self._ending and link.pid and not link.closed:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(link.pid, 9)
+        if kernel_id in self._ending.of(link):
+            link.kill()
 
     # -- idle kernels -----------------------------------------------------------------------
 
@@ -530,20 +553,44 @@ class Keeper:
         self.reactor.call_later(wait, self._consider_leaving)
 
     def _leave(self) -> None:
+        # Saved before the address is free: the next keeper reads what we wrote, and writes itself.
+        self.registry.save()
         with contextlib.suppress(OSError):
             os.unlink(self.home.keeper_address)
         for root in list(self._roots.values()):
             self._drop_root(root)
-        self.registry.save()
+        if not self.registry.kernels:
+            vacate(self.home)
         self.reactor.stop()
 
-    def _owner_ended(self) -> None:
-        """Memory store: the process is gone, and its kernels go with it (their wardens are told
-        by the end of our connection)."""
-        self._leave()
+    def _watch_owner(self, pid: int) -> None:
+        """Memory store: kernels end with the process that made them, however it ends."""
+        try:
+            owner = os.pidfd_open(pid)
+        except ProcessLookupError:
+            self._owner_ended(None)
+        else:
+            self.reactor.watch(owner, lambda: self._owner_ended(owner))
+
+    def _owner_ended(self, owner: int | None) -> None:
+        if owner is not None:
+            self.reactor.forget(owner)
+        self._settings = replace(self._settings, keeper_linger=0.0)
+        self._op_wipe({}, lambda _: None)
+        self.reactor.call_soon(self._consider_leaving)
 
     def _registry_changed(self) -> None:
-        self.reactor.call_soon(self.registry.save)
+        self.reactor.call_soon(self._save)
+
+    def _save(self) -> None:
+        """A disk that is full now may have room later."""
+        self.registry.save()
+        if self.registry.problem and self._save_timer is None:
+            self._save_timer = self.reactor.call_later(_SAVE_AGAIN, self._save_again)
+
+    def _save_again(self) -> None:
+        self._save_timer = None
+        self._save()
 
 
 def _loss_words(grave: Grave) -> str:

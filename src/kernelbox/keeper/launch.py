@@ -6,9 +6,12 @@ import fcntl
 import os
 import socket
 import sys
+import time
 
 from kernelbox.errors import KeeperUnavailable
 from kernelbox.keeper.home import Home, prepare
+
+_START_PATIENCE = 60.0
 
 
 def package_parent() -> str:
@@ -25,16 +28,39 @@ def importable(environ: dict[str, str], parent: str) -> dict[str, str]:
 
 def ensure_keeper(home: Home) -> None:
     """Return when a keeper listens; a hundred callers at once start one."""
-    if is_listening(home.keeper_address):
-        return
-    prepare(home)
-    lock = os.open(home.lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    deadline = time.monotonic() + _START_PATIENCE
+    while not is_listening(home.keeper_address):
+        prepare(home)
+        try:
+            lock = os.open(home.lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:
+            continue  # a keeper that has just left took the folder along
+        try:
+            if _locked(lock, home.lock_path, deadline):
+                if not is_listening(home.keeper_address):
+                    _start(home)
+                return
+        finally:
+            os.close(lock)
+
+
+def _locked(lock: int, path: str, deadline: float) -> bool:
+    """Wait for our turn; False if a keeper that left has removed the file that we waited for."""
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise KeeperUnavailable(
+                    f"another process has been starting the keeper for {_START_PATIENCE:g} s and "
+                    f"holds {path!r} locked; end that process, then call again"
+                ) from None
+            time.sleep(0.01)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not is_listening(home.keeper_address):
-            _start(home)
-    finally:
-        os.close(lock)
+        return os.path.samestat(os.fstat(lock), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def is_listening(address: str) -> bool:
@@ -42,6 +68,8 @@ def is_listening(address: str) -> bool:
         sock.settimeout(5)
         try:
             sock.connect(address)
+        except BlockingIOError:
+            return True  # more callers wait there than it can hold
         except OSError:
             return False
         return True

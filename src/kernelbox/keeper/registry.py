@@ -6,17 +6,29 @@ read is set aside, never deleted.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import tempfile
 import time
+import uuid
 from collections import OrderedDict
+from collections.abc import Container
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 Record = dict[str, Any]
 
 _MOST_GRAVES = 500
+_END_OF_TIME = 1e11
+_KINDS: dict[str, Any] = {
+    "cause": str | None,
+    "created_at": int | float,
+    "ended_at": int | float,
+    "epoch": int,
+    "kernel_id": str,
+    "last_used_at": int | float,
+}
 
 
 @dataclass(slots=True)
@@ -39,13 +51,14 @@ class Registry:
     graves: OrderedDict[str, Grave] = field(default_factory=OrderedDict)
     dirty: bool = False
     problem: str | None = None
+    set_aside: str | None = None  # what became of an unreadable file, until somebody was told
 
-    def find(self, wanted: str) -> Record | None:
-        """By id or by name."""
+    def find(self, wanted: str, *, besides: Container[str] = ()) -> Record | None:
+        """By id or by name, leaving out the kernels with these ids."""
         if wanted in self.kernels:
-            return self.kernels[wanted]
-        for record in self.kernels.values():
-            if record["name"] == wanted:
+            return None if wanted in besides else self.kernels[wanted]
+        for kernel_id, record in self.kernels.items():
+            if record["name"] == wanted and kernel_id not in besides:
                 return record
         return None
 
@@ -87,8 +100,9 @@ class Registry:
             "kernels": list(self.kernels.values()),
             "graves": [asdict(grave) for grave in self.graves.values()],
         }
+        folder, name = os.path.split(self.path)
         try:
-            fd, temporary = tempfile.mkstemp(dir=os.path.dirname(self.path), prefix=".writing-")
+            fd, temporary = tempfile.mkstemp(dir=folder, prefix=f".{name}-writing-")
             try:
                 with os.fdopen(fd, "w") as file:
                     json.dump(content, file, indent=1)
@@ -108,23 +122,52 @@ def load(path: str) -> Registry:
     registry = Registry(path)
     if not path:
         return registry
+    _remove_half_written(path)
     try:
         with open(path, encoding="utf-8") as file:
             content = json.load(file)
         for record in content["kernels"]:
-            registry.kernels[str(record["kernel_id"])] = {"name": "?", **record}
+            registry.kernels[_checked(record, "kernel_id")] = record
         for grave in content.get("graves", ()):
-            registry.graves[str(grave["kernel_id"])] = Grave(**grave)
+            registry.graves[_checked(grave, "kernel_id")] = Grave(**grave)
     except FileNotFoundError:
         pass
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        aside = f"{path}.corrupt-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
-        try:
-            os.replace(path, aside)
-            registry.problem = f"the registry was unreadable ({error}); it was set aside as {aside}"
-        except OSError:
-            registry.problem = f"the registry is unreadable ({error}) and cannot be set aside"
-        registry.kernels.clear()
-        registry.graves.clear()
-        registry.dirty = True
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        registry = Registry(path, dirty=True, set_aside=_set_aside(path, error))
     return registry
+
+
+def _checked(entry: Record, key: str) -> str:
+    """The id of an entry, if all in it is of the kind that others count on."""
+    for name, kinds in _KINDS.items():
+        value = entry.get(name)
+        if name in entry and not isinstance(value, kinds):
+            raise ValueError(f"{name} is {value!r}")
+        if isinstance(value, int | float) and not 0 <= value < _END_OF_TIME:
+            raise ValueError(f"{name} is {value!r}")
+    if not isinstance(entry["name"], str):
+        raise ValueError(f"name is {entry['name']!r}")
+    # Files are removed by this id: it must not lead anywhere else.
+    return str(uuid.UUID(entry[key]))
+
+
+def _set_aside(path: str, error: Exception) -> str:
+    """Move an unreadable registry out of the way; what it held may matter to somebody."""
+    words = f"the registry {path!r} was unreadable ({type(error).__name__}: {error})"
+    aside = f"{path}.corrupt-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    if not os.path.isfile(path):
+        return f"{words} and is not a file"
+    try:
+        os.replace(path, aside)
+    except OSError as failure:
+        return f"{words} and cannot be set aside: {failure.strerror}"
+    return f"{words}; it was set aside as {aside!r}"
+
+
+def _remove_half_written(path: str) -> None:
+    """A keeper that was killed while it wrote has left a file behind that is nobody's."""
+    folder, name = os.path.split(path)
+    with contextlib.suppress(OSError):
+        for found in os.listdir(folder):
+            if found.startswith(f".{name}-writing-"):
+                os.unlink(os.path.join(folder, found))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from dataclasses import dataclass
 
 
@@ -54,15 +55,29 @@ def explain(status: int, *, killed_by_us: str | None = None, oom_kills: int = 0)
     return Exit(status, f"the process ended itself with exit code {code}")
 
 
-def oom_kills() -> int:
-    """How often the OOM killer has struck on this machine (or in our container) so far."""
-    for path, key in (("/sys/fs/cgroup/memory.events", "oom_kill"), ("/proc/vmstat", "oom_kill")):
+_counted: tuple[float, int] = (0.0, 0)
+_COUNT_EVERY = 1.0
+
+
+def oom_kills(*, fresh: bool = False) -> int:
+    """How often the OOM killer has struck on this machine (or in our container) so far.
+
+    Before a cell a count of the last second will do; after a death it must be ``fresh``.
+    """
+    global _counted
+    now = time.monotonic()
+    if fresh or now - _counted[0] > _COUNT_EVERY:
+        _counted = (now, _count_oom_kills())
+    return _counted[1]
+
+
+def _count_oom_kills() -> int:
+    for path in ("/sys/fs/cgroup/memory.events", "/proc/vmstat"):
         try:
             with open(path) as file:
                 for line in file:
-                    name, _, value = line.partition(" ")
-                    if name == key:
-                        return int(value)
+                    if line.startswith("oom_kill "):
+                        return int(line.split()[1])
         except (OSError, ValueError):
             continue
     return 0

@@ -155,7 +155,7 @@ class Family(Warden):
             case "exit":
                 pid, status = frame["pid"], frame["status"]
                 if (python := self._members.pop(pid, None)) is not None:
-                    python.exited(status, oom_kills=oom_kills() - python.oom_before)
+                    python.exited(status, oom_kills=oom_kills(fresh=True) - python.oom_before)
                 elif (shell := self._shells.pop(pid, None)) is not None:
                     shell.exited(status)
 

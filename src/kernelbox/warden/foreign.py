@@ -1,11 +1,11 @@
 """The warden of a foreign kernel: the same queue, lane and words, around somebody else's process.
 
-Started by the keeper as ``python -m kernelbox.warden.foreign REQUEST_FD RUNDIR``. The kernel is
-spawned as its kernelspec says and reached over TCP with a private connection file; it is never
-forked. So this is also the path for macOS and Windows, where our own kernel cannot be. What a port
-has to replace is one seam, :meth:`ForeignFamily._spawn` and the stub behind it (start a command,
-tell of its end, end all that it started), and below it the reactor's epoll and the lane's Unix
-sockets. It is **untested** anywhere but on Linux.
+Started by the keeper as ``python -m kernelbox.warden.foreign REQUEST_FD RUNDIR ASKED_AT``. The
+kernel is spawned as its kernelspec says and reached over TCP with a private connection file; it
+is never forked. So this is also the path for macOS and Windows, where our own kernel cannot be.
+What a port has to replace is one seam, :meth:`ForeignFamily._spawn` and the stub behind it (start a
+command, tell of its end, end all that it started), and below it the reactor's epoll and the lane's
+Unix sockets. It is **untested** anywhere but on Linux.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from kernelbox.warden.shelf import Shelf
 from kernelbox.wire import Frame
 
 _START_SHARE = 0.9  # of the caller's patience: the failure must reach him in time
+_LEAST_PATIENCE = 1.0
 _FEWEST_FILES = 1024
 
 
@@ -74,9 +75,13 @@ class ForeignKernel(Kernel):
 class ForeignFamily(Warden):
     """One kernel, one process at a time; a new one begins when the last is gone."""
 
-    def __init__(self, request: socket.socket, control: socket.socket, stub_pid: int) -> None:
+    def __init__(
+        self, request: socket.socket, control: socket.socket, stub_pid: int, *, asked_at: float
+    ) -> None:
         super().__init__(request, control, stub_pid)
         import zmq
+
+        self._asked_at = asked_at
 
         self._context = zmq.Context()
         self._spec: kernelspecs.Kernelspec | None = None
@@ -158,13 +163,19 @@ class ForeignFamily(Warden):
             connection_file=kernel.identity.connection_file,
             connect=partial(ForeignChannels, self.reactor, self._context, info),
             spawn=self._spawn,
-            patience=self.settings.start_timeout * _START_SHARE,
+            patience=self._patience(self.settings.start_timeout),
         )
         member.oom_before = oom_kills()
         # Kernels that end by themselves take their connection file along.
         with contextlib.suppress(OSError):
             write_private(kernel.identity.connection_file, info)
         return member
+
+    def _patience(self, start_timeout: float) -> float:
+        """What is left of the caller's; a restart begins with all of it again."""
+        asked_at, self._asked_at = self._asked_at, 0.0
+        spent = time.monotonic() - asked_at if asked_at else 0.0
+        return max(start_timeout * _START_SHARE - spent, _LEAST_PATIENCE)
 
     def _spawn(self, member: ForeignMember, order: Frame, fds: Sequence[int]) -> None:
         """Start the process, as soon as the one before it has let go of the ports."""
@@ -232,7 +243,7 @@ def main(argv: list[str]) -> NoReturn:
     theirs.close()
     linux.set_name("kb-warden")
     linux.adopt_orphans()
-    ForeignFamily(request, mine, stub_pid).run()
+    ForeignFamily(request, mine, stub_pid, asked_at=float(argv[3])).run()
     os._exit(0)
 
 

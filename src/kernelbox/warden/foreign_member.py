@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kernelbox.inside import linux
-from kernelbox.inside.digest import compact, plain
+from kernelbox.inside.digest import plain
 from kernelbox.inside.outlets import MARK_TOKEN_LENGTH
 from kernelbox.reactor import Reactor, Timer
 from kernelbox.warden.exits import Exit, explain
 from kernelbox.warden.foreign_channels import ForeignChannels
+from kernelbox.warden.foreign_words import broadcast, done, failure, pages
 from kernelbox.warden.kernelspecs import Kernelspec
 from kernelbox.warden.lanes.messages import Message
 from kernelbox.warden.member import MemberOwner
@@ -201,7 +202,7 @@ class ForeignMember:
         self._channels = self._connect(
             on_shell=self._from_shell, on_iopub=self._from_iopub, on_stdin=self._from_stdin
         )
-        words = f"the kernel did not answer in {self._patience:g} s"
+        words = f"the kernel did not answer in {self._patience:.1f} s"
         self._set_deadline(self._patience, lambda: self.kill(words))
         self._knock()
 
@@ -251,15 +252,15 @@ class ForeignMember:
         fields = _QUESTIONS.get(what)
         if fields is None:
             words = f"a foreign kernel cannot be asked {what!r}"
-            self._answer(number, _failure("Unsupported", words))
+            self._answer(number, failure("Unsupported", words))
             return
         content = {name: frame[name] for name in fields if name in frame}
         assert self._channels is not None
         request = self._channels.request("shell", f"{what}_request", content)
         self._question = (request, number)
         words = f"the kernel did not answer in {_ANSWER_PATIENCE:g} s"
-        failure = _failure("TimeoutError", words)
-        self._set_deadline(_ANSWER_PATIENCE, lambda: self._give_answer(request, failure))
+        late = failure("TimeoutError", words)
+        self._set_deadline(_ANSWER_PATIENCE, lambda: self._give_answer(request, late))
 
     def _give_answer(self, request: str, content: dict[str, Any]) -> None:
         if self._question is not None and self._question[0] == request:
@@ -333,7 +334,7 @@ class ForeignMember:
                 self._said_raw(name, text)  # the noise of a start
             else:
                 self._owner.member_printed(self, name, text)
-        elif mine and (frame := _translated(message.msg_type, content)) is not None:
+        elif mine and (frame := broadcast(message.msg_type, content)) is not None:
             self._owner.member_said(self, frame)
 
     def _status(self, state: str, parent: dict[str, Any]) -> None:
@@ -357,11 +358,11 @@ class ForeignMember:
                 return
             words = "[kernelbox: the kernel never said that it was idle; output may be missing]\n"
             self._owner.member_printed(self, "stderr", words)
-        for page in _pages(cell.reply):
+        for page in pages(cell.reply):
             self._owner.member_said(self, page)
         self._cell = None
         self._set_deadline(None)
-        self._owner.member_said(self, _done(cell))
+        self._owner.member_said(self, done(cell.reply, interrupted=cell.interrupted))
 
     def _set_deadline(
         self, delay: float | None, callback: Callable[[], None] | None = None
@@ -371,72 +372,3 @@ class ForeignMember:
             self._deadline = None
         if delay is not None and callback is not None:
             self._deadline = self._reactor.call_later(delay, callback)
-
-
-def _translated(msg_type: str, content: dict[str, Any]) -> Frame | None:
-    """A broadcast as the frame that our interpreter would have sent; None: not for our lane."""
-    match msg_type:
-        case "display_data" | "update_display_data":
-            data, metadata = compact(content.get("data") or {}, content.get("metadata") or {})
-            if not data:
-                return None
-            return {
-                "op": "display",
-                "data": data,
-                "metadata": metadata,
-                "transient": content.get("transient") or {},
-                "update": msg_type == "update_display_data",
-            }
-        case "execute_result":
-            data, metadata = compact(content.get("data") or {}, content.get("metadata") or {})
-            count = content.get("execution_count")
-            return {"op": "result", "data": data, "metadata": metadata, "execution_count": count}
-        case "error":
-            return {"op": "error", **_error(content)}
-        case "clear_output":
-            return {"op": "clear", "wait": bool(content.get("wait"))}
-    return None
-
-
-def _error(content: dict[str, Any]) -> dict[str, Any]:
-    """An error without the colours that kernels paint it with."""
-    traceback = content.get("traceback")
-    return {
-        "ename": str(content.get("ename") or "Error"),
-        "evalue": plain(str(content.get("evalue") or "")),
-        "traceback": [plain(str(line)) for line in traceback]
-        if isinstance(traceback, list)
-        else [],
-    }
-
-
-def _done(cell: _Cell) -> Frame:
-    reply = cell.reply or {}
-    frame: Frame = {
-        "op": "done",
-        "ok": reply.get("status") == "ok",
-        "execution_count": reply.get("execution_count"),
-        "user_expressions": reply.get("user_expressions") or {},
-    }
-    if reply.get("status") == "error":
-        frame["error"] = _error(reply)
-    elif not frame["ok"]:  # "aborted", "abort": it says no more than that
-        ename = "KeyboardInterrupt" if cell.interrupted else "Aborted"
-        frame["error"] = {"ename": ename, "evalue": "", "traceback": [ename]}
-    return frame
-
-
-def _pages(reply: dict[str, Any]) -> list[Frame]:
-    """What a kernel wants shown in a pager (``obj?``) is output where there is none."""
-    pages = []
-    payload = reply.get("payload")
-    for item in payload if isinstance(payload, list) else ():
-        if isinstance(item, dict) and item.get("source") == "page":
-            data, metadata = compact(item.get("data") or {}, {})
-            if data:
-                pages.append({"op": "display", "data": data, "metadata": metadata})
-    return pages
-
-
-def _failure(ename: str, evalue: str) -> dict[str, Any]:
-    return {"status": "error", "ename": ename, "evalue": evalue, "traceback": []}

@@ -121,6 +121,10 @@ class Kernel:
         if isinstance(job, Execution) and not job.internal:
             self.attempt_count += 1
         self._queue.append(job)
+        if self.ending:
+            # It came over a connection that was open when the kernel was ended.
+            self._abort_queue(Loss("lost", "the kernel was ended", "KernelEnded"))
+            return
         if self.member is None:
             self.start_interpreter()
         self._pump()

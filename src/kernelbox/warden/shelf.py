@@ -25,21 +25,26 @@ class Shelf:
         self._total = total
         self._keep = keep
         self._kept: OrderedDict[str, Execution] = OrderedDict()
+        self._size = 0
+        self._in_memory = 0
 
     def new_spool(self, execution_id: str) -> Spool:
         return Spool(self.folder, execution_id, limit=self._limit)
 
     def keep(self, execution: Execution) -> None:
+        """Put a finished execution on the shelf; the oldest make room for it."""
+        spool = execution.spool
         self._kept[execution.id] = execution
-        kept = self._kept
-        while len(kept) > self._keep or (len(kept) > 1 and self._size() > self._total):
-            _, oldest = kept.popitem(last=False)
-            if oldest.spool is not None:
-                oldest.spool.delete()
-        if self._in_memory() > _MOST_IN_MEMORY:
-            for old in list(kept.values())[:-1]:
+        if spool is not None:
+            self._size += spool.size
+            self._in_memory += spool.in_memory
+        while len(self._kept) > self._keep or (len(self._kept) > 1 and self._size > self._total):
+            self._throw_away(self._kept.popitem(last=False)[1])
+        if self._in_memory > _MOST_IN_MEMORY:
+            for old in self._kept.values():
                 if old.spool is not None and old.spool.in_memory:
                     old.spool.retire_to_disk()
+            self._in_memory = sum(e.spool.in_memory for e in self._kept.values() if e.spool)
 
     def find(self, execution_id: str) -> Execution | None:
         return self._kept.get(execution_id)
@@ -49,14 +54,15 @@ class Shelf:
             if execution.spool is not None:
                 execution.spool.delete()
         self._kept.clear()
+        self._size = self._in_memory = 0
         with contextlib.suppress(OSError):
             shutil.rmtree(self.folder)
 
     def make_folder(self) -> None:
         os.makedirs(self.folder, mode=0o700, exist_ok=True)
 
-    def _size(self) -> int:
-        return sum(e.spool.size for e in self._kept.values() if e.spool is not None)
-
-    def _in_memory(self) -> int:
-        return sum(e.spool.in_memory for e in self._kept.values() if e.spool is not None)
+    def _throw_away(self, execution: Execution) -> None:
+        if execution.spool is not None:
+            self._size -= execution.spool.size
+            self._in_memory -= execution.spool.in_memory
+            execution.spool.delete()

@@ -1,0 +1,115 @@
+"""``input()``: answered when the client wants to, refused at once when it does not."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from kernelbox import Box, ExecutionResult, KernelRecord
+
+Run = Callable[..., ExecutionResult]
+
+
+@pytest.mark.parametrize(
+    "call", ["input('name? ')", "import getpass; getpass.getpass()"], ids=["input", "getpass"]
+)
+def test_without_an_answerer_the_error_says_what_to_do(ran: Run, run: Run, call: str) -> None:
+    result = run(call, timeout=5)
+    assert result.status == "error"
+    assert result.error is not None
+    assert result.error.ename == "StdinNotImplementedError"
+    assert "on_input" in result.error.evalue
+    assert ran("1 + 1").return_value == "2"
+
+
+def test_stdin_itself_is_empty(ran: Run) -> None:
+    assert ran("import sys; sys.stdin.read(), sys.stdin.readline()").return_value == "('', '')"
+    assert ran("import os; os.read(0, 10)").return_value == "b''"
+
+
+def test_questions_are_answered_in_turn(shared_box: Box, kernel: KernelRecord) -> None:
+    asked: list[str] = []
+
+    def answer(prompt: str) -> str:
+        asked.append(prompt)
+        return f"answer {len(asked)} ü"
+
+    code = "import getpass\na = input('first? ')\nb = getpass.getpass('secret? ')\nc = input()\na, b, c"
+    result = shared_box.execute(kernel, code, on_input=answer, timeout=10)
+    assert asked == ["first? ", "secret? ", ""]
+    assert result.return_value == "('answer 1 ü', 'answer 2 ü', 'answer 3 ü')"
+
+
+def test_what_was_printed_before_a_question_is_seen_before_it(
+    shared_box: Box, kernel: KernelRecord
+) -> None:
+    seen: list[str | None] = []
+
+    def answer(prompt: str) -> str:
+        seen.append(prompt)
+        return "x"
+
+    for item in shared_box.stream(
+        kernel, "print('look')\ninput('well? ')", on_input=answer, timeout=10
+    ):
+        seen.append(getattr(item, "text", None))
+    assert seen[:2] == ["look\n", "well? "]
+
+
+def test_no_answer_is_the_end_of_the_input(ran: Run, shared_box: Box, kernel: KernelRecord) -> None:
+    result = shared_box.execute(kernel, "input('?')", on_input=lambda _: None, timeout=10)
+    assert result.error is not None
+    assert result.error.ename == "EOFError"
+    assert ran("1 + 1").return_value == "2"
+
+
+def test_an_answerer_that_fails_is_the_callers_error_and_the_kernel_lives(
+    ran: Run, shared_box: Box, kernel: KernelRecord
+) -> None:
+    def fail(prompt: str) -> str:
+        raise RuntimeError("the user left")
+
+    with pytest.raises(RuntimeError, match="the user left"):
+        shared_box.execute(kernel, "x = 5\ninput('?')", on_input=fail, timeout=10)
+    assert ran("x").return_value == "5"
+
+
+@pytest.mark.parametrize("how", ["interrupt", "timeout"])
+def test_a_question_that_waits_can_be_stopped(
+    ran: Run, shared_box: Box, kernel: KernelRecord, how: str
+) -> None:
+    given_up = threading.Event()
+
+    def hesitate(prompt: str) -> str:
+        if how == "interrupt":
+            shared_box.interrupt(kernel)
+        given_up.wait(1.0)
+        return "too late"
+
+    began = time.monotonic()
+    timeout = 10.0 if how == "interrupt" else 0.2
+    result = shared_box.execute(kernel, "x = 5\ninput('?')", on_input=hesitate, timeout=timeout)
+    assert time.monotonic() - began < 4
+    assert result.state == "kept"
+    assert result.status == ("error" if how == "interrupt" else "timeout")
+    assert ran("x").return_value == "5"
+    # The late answer is nobody's: the next question gets its own.
+    fresh = shared_box.execute(kernel, "input('?')", on_input=lambda _: "fresh", timeout=10)
+    assert fresh.return_value == "'fresh'"
+
+
+def test_a_thread_and_a_child_are_refused_like_anybody(ran: Run) -> None:
+    ask = "try: input()\n    except Exception as e: {}"
+    assert ran(
+        "import threading; said = []\ndef f():\n    "
+        + ask.format("said.append(type(e).__name__)")
+        + "\nt = threading.Thread(target=f); t.start(); t.join(); said"
+    ).return_value == "['StdinNotImplementedError']"
+    assert ran(
+        "import os\npid = os.fork()\nif pid == 0:\n    "
+        + ask.format("print(type(e).__name__)")
+        + "\nelse: os.waitpid(pid, 0)"
+    ).output == "StdinNotImplementedError\n"
