@@ -423,13 +423,13 @@ def test_a_stream_of_a_dying_kernel_ends_with_the_truth(
 
 
 def test_a_slow_reader_misses_nothing(shared_box: Box, kernel: KernelRecord) -> None:
-    items = shared_box.stream(kernel, "for n in range(200_000): print('line', n)", timeout=60)
+    items = shared_box.stream(kernel, "for n in range(60_000): print('line', n)", timeout=60)
     first = next(items)
     time.sleep(0.5)  # the cell prints on, far past what the socket holds
     *rest, result = items
     text = first.text + "".join(item.text for item in rest)
-    assert text.count("\n") == 200_000
-    assert text.endswith("line 199999\n")
+    assert text.count("\n") == 60_000
+    assert text.endswith("line 59999\n")
     assert result.ok
 
 
@@ -556,7 +556,7 @@ def test_status_shows_what_a_busy_kernel_does_without_disturbing_it(
 def test_the_stack_is_shown_though_c_code_holds_the_gil(
     shared_box: Box, kernel: KernelRecord, waiting: Waiting
 ) -> None:
-    code = "def hogging():\n    sum(range(10**8))\nhogging()"
+    code = "def hogging():\n    sum(range(3 * 10**7))\nhogging()"
     thread, results = run_in_thread(lambda: shared_box.execute(kernel, code))
     waiting(lambda: shared_box.status(kernel)["running"], what="the cell to run")
     waiting(lambda: "hogging" in (shared_box.status(kernel)["stack"] or ""), what="the stack")

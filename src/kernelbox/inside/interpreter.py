@@ -147,6 +147,10 @@ class Interpreter:
         outbox.stdin_allowed = bool(frame.get("stdin"))
         outbox.error = None
         shell.kernel.parent = frame.get("parent") or {}
+        for name in ("stdout", "stderr"):
+            # IPython itself writes there: without, no cell would run ever again.
+            if not hasattr(getattr(sys, name, None), "write"):
+                setattr(sys, name, getattr(sys, f"__{name}__"))
         self.user_loop.before_cell()
         count = shell.execution_count
         silent = bool(frame.get("silent"))

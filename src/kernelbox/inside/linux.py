@@ -73,6 +73,13 @@ def unblock_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
 
 
+def default_signals() -> None:
+    """Ignore nothing that our own processes ignore: a program that is exec'ed would, too."""
+    ignored = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM, signal.SIGPIPE)
+    for number in (*ignored, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def reap() -> list[tuple[int, int]]:
     """``(pid, wait status)`` of every child that has ended."""
     ended: list[tuple[int, int]] = []

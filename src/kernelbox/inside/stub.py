@@ -98,6 +98,9 @@ class Stub:
     def _become_interpreter(self, frame: Frame, fds: list[int]) -> None:
         linux.set_name("kb-python")
         _make_killable_first()
+        linux.default_signals()
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(number, signal.SIG_IGN)  # as in any Python
         assert self._interpreter is not None  # a foreign kernel's stub only starts commands
         self._interpreter.attach(fds, frame["token"])
         self._interpreter.run()
@@ -123,6 +126,7 @@ class Stub:
 def _become_command(frame: Frame, fds: list[int]) -> None:
     """Exec a command whose descriptors are ``fds``, put at the numbers ``frame`` names."""
     _make_killable_first()
+    linux.default_signals()
     null = os.open(os.devnull, os.O_RDWR)
     # Out of the way first: a target number may be one of the sources.
     lifted = [os.dup(fd) for fd in fds]

@@ -41,6 +41,9 @@ class BashMember:
         self._killed_by_us: str | None = None
         self._waiting: str | None = None
         self._up = False
+        self._taken = False
+        self._interrupt_due = False
+        self._jobs: list[int] = []
         self._abandoned = False
         out_read, out_write = os.pipe()
         err_read, err_write = os.pipe()
@@ -79,11 +82,13 @@ class BashMember:
         self.pid = pid
 
     def run(self, code: str) -> None:
-        """Start a command, now or as soon as the shell is up. ValueError: bash cannot be given it."""
+        """Start a command, now or as soon as the shell is up. ValueError: bash cannot read it."""
         if not self._up:
             self._waiting = code
             return
         send = self._talk.begin(code)
+        self._taken = self._interrupt_due = False
+        self._jobs = linux.descendants(self.pid)  # what earlier commands left running stays
         os.ftruncate(self._text, 0)
         os.pwrite(self._text, send.text, 0)
         os.write(self._code, send.code)
@@ -92,10 +97,17 @@ class BashMember:
         """SIGINT to the shell and its command; ``hard`` kills a command that ignores it."""
         if not self.pid or self.ended is not None:
             return
+        if not self._taken and not hard:
+            self._interrupt_due = True  # the shell has not read the command yet
+            return
+        self._abandoned = True
+        # In this order: SIGURG makes the shell abandon the command, whatever ends its program.
         with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGURG)
             os.killpg(self.pid, signal.SIGINT)
+        linux.send_signal(linux.descendants(self.pid), signal.SIGINT)
         if hard:
-            linux.kill_descendants(self.pid)
+            linux.kill_descendants(self.pid, spare=self._jobs)
 
     def kill(self, why: str) -> None:
         """End the shell and all that it runs."""
@@ -118,6 +130,7 @@ class BashMember:
 
     def _printed(self, name: str, text: str) -> None:
         if self._abandoned and name == "stderr":
+            # Bash ends the stderr of a command that it abandons with a newline of its own.
             text = text.removesuffix("\n")
         if self._up:  # before that, bash complains that it has no terminal
             self._owner.bash_printed(name, text)
@@ -137,11 +150,13 @@ class BashMember:
                 code, self._waiting = self._waiting, None
                 if code is not None:
                     self._owner.bash_ready(code)
+            elif isinstance(event, bash.Started):
+                self._taken = True
+                if self._interrupt_due:
+                    self.interrupt()
             elif isinstance(event, bash.Again):
                 os.write(self._code, event.code)
             else:
-                # Bash ends the stderr of a command that it abandons with a newline of its own.
-                self._abandoned = isinstance(event, bash.Interrupted)
                 self._streams.drain()
                 self._abandoned = False
                 self._owner.bash_done(event.exit_code)

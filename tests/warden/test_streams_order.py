@@ -1,0 +1,200 @@
+"""Both halves of the output path over real pipes: whatever the timing, the order is the writer's."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from kernelbox.inside.interrupts import Interrupts
+from kernelbox.inside.lifeline import Lifeline
+from kernelbox.inside.outlets import Outlets
+from kernelbox.reactor import Peer, Reactor
+from kernelbox.warden.streams import Streams
+
+TOKEN = "0123456789abcdef"
+NAMES = ("stdout", "stderr")
+
+
+class Line:
+    """A writer as the interpreter has it, a reader as the warden has it, and what was read."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, str]] = []
+        self.reactor = Reactor()
+        pipes = [os.pipe(), os.pipe()]
+        self.ends = [pipe[1] for pipe in pipes]
+        near, far = socket.socketpair()
+        self.outlets = Outlets(self.ends[0], self.ends[1], TOKEN)
+        self.lifeline = Lifeline(far, self.outlets, Interrupts())
+        self.peer = Peer(self.reactor, near, on_frame=self._frame, on_close=lambda: None)
+        self.streams = Streams(
+            self.reactor,
+            (pipes[0][0], pipes[1][0]),
+            TOKEN,
+            on_text=lambda name, text: self.heard.append((name, text)),
+            poll_frames=self.peer.poll,
+        )
+
+    def _frame(self, frame: dict[str, object]) -> None:
+        self.streams.before_frame(frame.pop("place", None))  # type: ignore[arg-type]
+        self.heard.append(("frame", str(frame["n"])))
+        self.streams.after_frame()
+
+    def write(self, which: int, text: str) -> None:
+        self.outlets.write(which, text.encode())
+
+    def send(self, n: object) -> None:
+        self.lifeline.send({"n": n})
+
+    def read_until(self, frame: object, *, seconds: float = 5) -> None:
+        deadline = time.monotonic() + seconds
+        while ("frame", str(frame)) not in self.heard:
+            assert time.monotonic() < deadline, f"frame {frame} did not come: {self.heard}"
+            self.reactor.turn(0.01)
+
+    def close(self) -> None:
+        self.streams.close()
+        self.peer.close()
+        self.lifeline.detach()
+        self.reactor.close()
+        for end in self.ends:
+            os.close(end)
+
+
+@pytest.fixture
+def line() -> Iterator[Line]:
+    made = Line()
+    yield made
+    made.close()
+
+
+def joined(log: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    result: list[tuple[str, str]] = []
+    for name, text in log:
+        if result and result[-1][0] == name != "frame":
+            result[-1] = (name, result[-1][1] + text)
+        else:
+            result.append((name, text))
+    return result
+
+
+@pytest.mark.parametrize("eagerness", [0.0, 0.1, 0.5, 1.0])
+def test_the_order_is_the_writers_whatever_the_timing(eagerness: float) -> None:
+    """Prints to both streams, C-level writes and frames, read now and then or all the time."""
+    for seed in range(12):
+        chance = random.Random(seed)
+        line = Line()
+        try:
+            said: list[tuple[str, str]] = []
+            last = 0
+            for n in range(120):
+                match chance.randint(0, 4):
+                    case 0 | 1 | 2:
+                        last = chance.randint(0, 1)
+                        text = f"{n} ü\n" * chance.choice([1, 1, 1, 40])
+                        line.write(last, text)
+                        said.append((NAMES[last], text))
+                    case 3 if said and said[-1][0] == NAMES[last]:
+                        # Like a subprocess, right after our own write to the same stream.
+                        os.write(line.ends[last], f"{n} raw\n".encode())
+                        said.append((NAMES[last], f"{n} raw\n"))
+                    case _:
+                        line.send(n)
+                        said.append(("frame", str(n)))
+                if chance.random() < eagerness:
+                    line.reactor.turn(chance.choice([0, 0, 0.003]))
+            line.send("last")
+            said.append(("frame", "last"))
+            line.read_until("last")
+            assert joined(line.heard) == joined(said), f"seed {seed}"
+        finally:
+            line.close()
+
+
+def test_a_reader_in_another_thread_hears_the_same(line: Line) -> None:
+    """The real thing: writer and reader run at the same time."""
+    said: list[tuple[str, str]] = []
+
+    def talk() -> None:
+        chance = random.Random(1)
+        for n in range(3000):
+            which = chance.randint(0, 2)
+            if which == 2:
+                line.send(n)
+                said.append(("frame", str(n)))
+            else:
+                line.write(which, f"{n}\n")
+                said.append((NAMES[which], f"{n}\n"))
+        line.send("last")
+        said.append(("frame", "last"))
+
+    writer = threading.Thread(target=talk)
+    writer.start()
+    line.read_until("last", seconds=20)
+    writer.join()
+    assert joined(line.heard) == joined(said)
+
+
+def test_all_that_was_printed_comes_before_the_last_frame_also_with_half_a_mark(line: Line) -> None:
+    """An interrupt may hit between the two marks of a place."""
+    line.write(0, "a")
+    line.outlets._number += 1
+    line.outlets._mark(0, b"H")  # its AFTER in the other pipe was never written
+    line.write(0, "b")
+    for _ in range(5):
+        line.reactor.turn(0.005)  # everything is read before the frame is sent
+    line.send("done")
+    line.read_until("done")
+    assert joined(line.heard) == [("stdout", "ab"), ("frame", "done")]
+
+
+def test_a_frame_that_cannot_be_sent_holds_nothing_back(line: Line) -> None:
+    line.write(0, "a")
+    with pytest.raises(TypeError):
+        line.lifeline.send({"n": {(1, 2): 3}})
+    line.write(0, "b")
+    line.write(1, "c")
+    line.send("done")
+    line.read_until("done")
+    assert joined(line.heard) == [("stdout", "ab"), ("stderr", "c"), ("frame", "done")]
+
+
+def test_forged_marks_disorder_only_their_own_output(line: Line) -> None:
+    def mark(kind: bytes, number: int) -> bytes:
+        return b"\x1e\x00" + TOKEN.encode() + kind + b"%08x\x1e" % number
+
+    for number in range(3000, 0, -1):  # each asks for the other pipe first
+        os.write(line.ends[number % 2], b"x" + mark(b"A", number))
+        if number % 500 == 0:
+            line.reactor.turn(0)
+    os.write(line.ends[0], mark(b"F", 10**6) + b"waits for a frame that never comes")
+    line.send("done")
+    line.read_until("done")
+    assert sum(text.count("x") for name, text in line.heard if name != "frame") == 3000
+
+
+def test_a_writer_that_never_stops_does_not_keep_the_reader_from_its_frames(line: Line) -> None:
+    stop = threading.Event()
+
+    def flood() -> None:
+        while not stop.is_set():
+            os.write(line.ends[0], b"y\n" * 8192)
+
+    writer = threading.Thread(target=flood)
+    writer.start()
+    try:
+        line.write(1, "mine")
+        line.send("done")
+        line.read_until("done", seconds=10)
+    finally:
+        stop.set()
+        while writer.is_alive():
+            line.reactor.turn(0.01)
+        writer.join()
+    assert ("stderr", "mine") in line.heard
