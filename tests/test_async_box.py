@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ def anchor(shared_box: Box) -> None:
 
 
 @pytest.fixture
-def play(shared_box: Box) -> Iterator[Play]:
+def play(shared_box: Box) -> Play:
     """Run a coroutine function with an AsyncBox on the module's home."""
 
     def run(story: Callable[[AsyncBox], Coroutine[Any, Any, None]]) -> None:
@@ -41,7 +41,7 @@ def play(shared_box: Box) -> Iterator[Play]:
 
         asyncio.run(main())
 
-    yield run
+    return run
 
 
 async def until(condition: Callable[[], Awaitable[object]], what: str) -> None:

@@ -268,7 +268,7 @@ class AsyncBox:
         self.settings = settings or Settings.from_environment()
         self._calls = Calls(self.settings)
         self._driver = aio.AsyncDriver()
-        self._converse = aio.converse
+        self._send, self._receive = aio.send, aio.receive
 
     async def __aenter__(self) -> AsyncBox:
         return self
@@ -278,7 +278,7 @@ class AsyncBox:
 
     async def close(self) -> None:
         """Close the connections. Kernels live on."""
-        await self._driver.lines.close()
+        self._driver.lines.close()
 
     async def get_or_create(
         self,
@@ -358,15 +358,17 @@ class AsyncBox:
         for last_try in (False, True):
             conversation = Conversation(request)
             try:
-                async with self._driver.lines.line(address) as line:
-                    async for item in self._converse(line, conversation):
-                        if isinstance(item, InputWanted):
-                            answer = on_input(item.prompt) if on_input else None
-                            line[1].write(conversation.answer_input(answer))
-                        elif isinstance(item, Answer):
-                            yield ExecutionResult.from_wire(item.content)
-                        elif (shown := _shown(item)) is not None:
-                            yield shown
+                async with self._driver.lines.line(address) as sock:
+                    await self._send(sock, conversation.opening())
+                    while not conversation.over:
+                        for item in conversation.feed(await self._receive(sock)):
+                            if isinstance(item, InputWanted):
+                                answer = on_input(item.prompt) if on_input else None
+                                await self._send(sock, conversation.answer_input(answer))
+                            elif isinstance(item, Answer):
+                                yield ExecutionResult.from_wire(item.content)
+                            elif (shown := _shown(item)) is not None:
+                                yield shown
                 return
             except ConnectionLost as error:
                 if error.connected:

@@ -9,6 +9,7 @@ A record is a length, a kind and a payload: text of stdout or stderr, or any oth
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import re
@@ -16,7 +17,7 @@ import struct
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, BinaryIO
 
 Event = dict[str, Any]
 
@@ -55,11 +56,17 @@ class _Segment:
     fd: int = -1
 
     def append(self, record: bytes) -> None:
-        self.offsets.append(self.size)
+        """Add a record; on a full disk nothing is added and the error is raised."""
         if self.memory is not None:
             self.memory += record
         else:
-            _write_all(self.fd, record)
+            try:
+                _write_all(self.fd, record)
+            except OSError:
+                os.lseek(self.fd, self.size, os.SEEK_SET)
+                os.ftruncate(self.fd, self.size)  # half a record would be read as garbage
+                raise
+        self.offsets.append(self.size)
         self.size += len(record)
 
     def to_disk(self, path: str) -> None:
@@ -126,16 +133,21 @@ class Spool:
             segment = _Segment(self.count, dict(self.characters))
             self._segments.append(segment)
             self._drop_the_middle()
+        record = _HEADER.pack(len(payload), kind) + payload
         try:
-            segment.append(_HEADER.pack(len(payload), kind) + payload)
-            if segment.memory is not None and segment.size > _IN_MEMORY:
-                segment.to_disk(self._new_path())
+            segment.append(record)
         except OSError as error:
             self._give_up_the_disk(error)
+            self._segments[-1].append(record)
         number = self.count
         self.count += 1
         if kind != _JSON:
             self.characters[event["name"]] += len(event["text"])
+        if segment.memory is not None and segment.size > _IN_MEMORY and not self.failure:
+            try:
+                segment.to_disk(self._new_path())
+            except OSError as error:
+                self._give_up_the_disk(error)
         return number
 
     def read(self, number: int, *, at_most: int) -> list[tuple[int, Event]]:
@@ -159,25 +171,29 @@ class Spool:
         return found
 
     def manifest(self) -> dict[str, Any]:
-        """What a :class:`SpoolReader` needs; everything is on disk when this returns."""
-        for segment in self._segments:
-            if segment.memory is not None:
-                segment.to_disk(self._new_path())
+        """What a :class:`SpoolReader` needs: files, and what could not be written to them."""
+        self.retire_to_disk()
         return {
             "execution_id": self.execution_id,
             "characters": dict(self.characters),
             "events": self.count,
             "failure": self.failure,
             "segments": [
-                {"path": segment.path, "first": segment.first, "before": segment.before}
+                {
+                    "path": segment.path,
+                    "first": segment.first,
+                    "before": segment.before,
+                    "content": segment.memory.decode("latin-1") if segment.memory else None,
+                }
                 for segment in self._segments
             ],
         }
 
     def retire_to_disk(self) -> None:
-        """Free the memory of an execution that is over."""
+        """Free the memory of an execution that is over, as far as the disk has room."""
         with contextlib.suppress(OSError):
-            self.manifest()
+            for segment in self._segments:
+                segment.to_disk(self._new_path())
 
     def delete(self) -> None:
         for segment in self._segments:
@@ -194,21 +210,11 @@ class Spool:
 
     def _give_up_the_disk(self, error: OSError) -> None:
         """A full disk must not stop the cell: keep the head, and the latest events in memory."""
-        self.failure = f"output could not be written to disk ({error.strerror}); the middle is lost"
-        self._tail_segment = self._tail = _IN_MEMORY
-        for segment in self._segments[1:]:
-            segment.drop()
-        del self._segments[1:]
+        self.failure = f"output could not be written to disk ({error.strerror}); its middle is lost"
+        self._tail = _IN_MEMORY
+        self._tail_segment = _IN_MEMORY // 4
         self._segments.append(_Segment(self.count, dict(self.characters)))
-        self._segments[-1].offsets.append(0)
-        self._segments[-1].size = 0
-        # This one event is the first that is lost.
-        note = {"kind": "note", "text": self.failure}
-        kind, payload = _pack(note)
-        record = _HEADER.pack(len(payload), kind) + payload
-        assert self._segments[-1].memory is not None
-        self._segments[-1].memory += record
-        self._segments[-1].size = len(record)
+        self._drop_the_middle()
 
 
 def _write_all(fd: int, data: bytes | bytearray) -> None:
@@ -230,7 +236,7 @@ class OutputPage:
 
 @dataclass(frozen=True, slots=True)
 class OutputMatch:
-    """A line of an execution's output that a search found; ``start`` is the line's first character."""
+    """A line of an execution's output that a search found; ``start`` is its first character."""
 
     line: int | None
     start: int
@@ -265,7 +271,9 @@ class SpoolReader:
             parts.append(text[max(0, start - at) : end - at])
             reached = at + len(text)
         body = "".join(parts)
-        return OutputPage(body, start, min(end, total), total, missing)
+        end = min(end, total)
+        missing += max(0, end - (start if reached is None else reached))
+        return OutputPage(body, start, end, total, missing)
 
     def search(self, pattern: str, *, stream: str, limit: int) -> list[OutputMatch]:
         """Lines that match the regular expression, the first ``limit`` of them."""
@@ -310,13 +318,23 @@ class SpoolReader:
                 first = index
         for segment in self._segments[first:]:
             at = segment["before"][stream]
-            with open(segment["path"], "rb") as file:
-                while header := file.read(_HEADER.size):
-                    if len(header) < _HEADER.size:
-                        break
+            with _open(segment) as file:
+                while len(header := file.read(_HEADER.size)) == _HEADER.size:
                     length, kind = _HEADER.unpack(header)
                     payload = file.read(length)
+                    if len(payload) < length:
+                        break  # it is being written right now
                     if kind == wanted:
                         text = payload.decode("utf-8", "surrogatepass")
                         yield at, text
                         at += len(text)
+
+
+def _open(segment: dict[str, Any]) -> BinaryIO:
+    """A segment's records. One whose file is gone has none; the reader says what is missing."""
+    if segment.get("content") is not None:
+        return io.BytesIO(segment["content"].encode("latin-1"))
+    try:
+        return open(segment["path"], "rb")
+    except FileNotFoundError:
+        return io.BytesIO()

@@ -115,9 +115,7 @@ class Stage:
         else:
             code = f"open({str(sign)!r}, 'w').close()\n{code}"
         future = self._threads.submit(self.box.execute, kernel, code, **options)
-        wait_until(
-            lambda: sign.exists() or future.done(), what="the cell to start", seconds=30
-        )
+        wait_until(lambda: sign.exists() or future.done(), what="the cell to start", seconds=30)
         return future
 
     def submit(self, function: Callable[..., object], *args: object, **options: object) -> Future:
@@ -151,9 +149,7 @@ def mark(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.fixture
-def stage(
-    environment: Path, mark: str, tmp_path: Path
-) -> Iterator[Stage]:
+def stage(environment: Path, mark: str, tmp_path: Path) -> Iterator[Stage]:
     """A home of its own; at the end nothing that any cell has started is left."""
     with Box(Settings.from_environment()) as box:
         made = Stage(box, tmp_path)

@@ -151,17 +151,9 @@ def test_a_bad_choice_in_the_environment_is_named() -> None:
 
 
 def test_seconds_that_no_clock_can_count_still_work(tmp_path) -> None:
-    huge = {
-        name: "1e300"
-        for name in (
-            "KERNELBOX_EXECUTION_TIMEOUT",
-            "KERNELBOX_KERNEL_IDLE_TIMEOUT",
-            "KERNELBOX_START_TIMEOUT",
-            "KERNELBOX_FORK_TIMEOUT",
-            "KERNELBOX_INTERRUPT_GRACE",
-            "KERNELBOX_KILL_GRACE",
-        )
-    }
+    seconds = ("EXECUTION_TIMEOUT", "KERNEL_IDLE_TIMEOUT", "START_TIMEOUT", "FORK_TIMEOUT")
+    graces = ("INTERRUPT_GRACE", "KILL_GRACE")
+    huge = {f"KERNELBOX_{name}": "1e300" for name in seconds + graces}
     small = {"KERNELBOX_KEEPER_LINGER": "0.1", "KERNELBOX_SPARES": "0"}
     home = {"KERNELBOX_HOME": str(tmp_path / "home")}
     with Box(Settings.from_environment({**huge, **small, **home})) as box:

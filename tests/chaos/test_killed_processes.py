@@ -140,7 +140,7 @@ def test_a_request_to_a_family_that_dies_meanwhile_is_answered(
     branch = shared_stage.submit(shared_stage.box.branch, kernel, f"{kernel.name}-copy")
     shared_stage.kill(pid)
     for waiting in (question, branch):
-        with pytest.raises(Exception) as caught:  # noqa: PT011
+        with pytest.raises(Exception) as caught:
             waiting.result(10)
         assert type(caught.value).__module__ == "kernelbox.errors", repr(caught.value)
     assert running.result(10).state == "lost"

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from queue import Empty
 from typing import Any
 
+import psutil
 from jupyter_client.blocking.client import BlockingKernelClient
 
 from kernelbox import Box, KernelRecord
+from kernelbox.keeper.home import Home
 
 PATIENCE = 20.0
 
@@ -20,10 +24,15 @@ Message = dict[str, Any]
 class Client:
     """jupyter_client, with the few calls that the tests make."""
 
-    def __init__(self, connection_file: str) -> None:
-        self.raw = BlockingKernelClient(connection_file=connection_file)
-        self.raw.load_connection_file()
+    def __init__(self, raw: BlockingKernelClient) -> None:
+        self.raw = raw
         self.raw.start_channels()
+
+    @classmethod
+    def of(cls, connection_file: str) -> Client:
+        raw = BlockingKernelClient(connection_file=connection_file)
+        raw.load_connection_file()
+        return cls(raw)
 
     def close(self) -> None:
         self.raw.stop_channels()
@@ -133,7 +142,7 @@ def text(messages: list[Message], name: str = "stdout") -> str:
 
 @contextmanager
 def attached(record: KernelRecord, *, wait: bool = True) -> Iterator[Client]:
-    client = Client(record.connection_file)
+    client = Client.of(record.connection_file)
     try:
         yield client.ready() if wait else client
     finally:
@@ -143,3 +152,20 @@ def attached(record: KernelRecord, *, wait: bool = True) -> Iterator[Client]:
 def warden_pid(box: Box, kernel: KernelRecord) -> int:
     (pid,) = (p["pid"] for p in box.status(kernel)["processes"] if p["role"] == "warden")
     return int(pid)
+
+
+def assert_home_is_deserted(home: Home) -> None:
+    """Wait for every process of a home to end by itself; then nothing of it may be left."""
+    deadline = time.monotonic() + PATIENCE
+    while left := [process for process in psutil.process_iter() if _belongs(process, home)]:
+        assert time.monotonic() < deadline, f"still there: {left}"
+        time.sleep(0.01)
+    assert list(Path(home.rundir).glob("*.sock")) == []
+    assert list(Path(home.runtime_dir).glob("*")) == []
+
+
+def _belongs(process: psutil.Process, home: Home) -> bool:
+    try:
+        return home.rundir in " ".join(process.cmdline()) and process.pid != os.getpid()
+    except psutil.Error:
+        return False

@@ -186,9 +186,7 @@ def test_a_door_that_nobody_knocks_at_costs_nothing(
         assert threads(pid) > 1
 
 
-def test_every_subscription_is_welcomed(
-    client: Client, connect: Connect
-) -> None:
+def test_every_subscription_is_welcomed(client: Client, connect: Connect) -> None:
     for topic in (b"", b"kernel.", b"some topic"):
         listener = connect(zmq.SUB, "iopub")
         listener.subscribe(topic)

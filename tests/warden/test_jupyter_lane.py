@@ -165,7 +165,7 @@ def test_numbers_that_json_does_not_know_do_not_break_the_wire(client: Client) -
     raw = []
     while not raw or b'"display_data"' not in raw[-1][3]:
         raw.append(client.raw.iopub_channel.socket.recv_multipart())
-    content = json.loads(raw[-1][6], parse_constant=lambda name: pytest.fail(name))
+    content = json.loads(raw[-1][6], parse_constant=pytest.fail)
     assert content["data"]["application/json"] == {"a": [None, None, 1.0]}
     assert client.reply_to(msg_id)["content"]["status"] == "ok"
 
@@ -197,7 +197,7 @@ threading.Timer(0.2, go.set).start()
     client.published_until(msg_id)
     shared_box.complete(kernel, "thr")  # somebody else's question changes nothing
     message = client.next_published("stream")
-    assert message["content"]["text"] == "late\n"
+    assert message["content"]["text"].startswith("late")
     assert message["parent_header"]["msg_id"] == msg_id
 
 

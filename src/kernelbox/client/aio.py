@@ -3,88 +3,80 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import socket
+import time
 from collections.abc import AsyncIterator, Generator
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+from kernelbox.client.blocking import Lines
 from kernelbox.client.calls import Ask, Effect, Pause, StartKeeper
-from kernelbox.client.conversation import Answer, ConnectionLost, Conversation, Item
+from kernelbox.client.conversation import Answer, ConnectionLost, Conversation
 from kernelbox.client.peers import check_peer
 from kernelbox.keeper.launch import ensure_keeper
 from kernelbox.wire import Frame
 
 _T = TypeVar("_T")
-_MOST_IDLE = 64
-Line = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+_CONNECT_PATIENCE = 30.0
 
 
 class AsyncLines:
-    """Open connections of one event loop, by address."""
+    """Open connections by address. Plain sockets, not asyncio's streams: those belong to one event
+    loop, and a Box may be used in one loop after another."""
 
     def __init__(self) -> None:
-        self._idle: dict[str, list[Line]] = {}
-        self._owner: tuple[int, asyncio.AbstractEventLoop] | None = None
+        self._lines = Lines()
 
     @asynccontextmanager
-    async def line(self, address: str) -> AsyncIterator[Line]:
-        line = self._take(address) or await _connect(address)
+    async def line(self, address: str) -> AsyncIterator[socket.socket]:
+        """A connection; it goes back to the pool only if the conversation ended well."""
+        sock = self._lines.take(address) or await _connect(address)
         try:
-            yield line
+            yield sock
         except BaseException:
-            line[1].close()
+            sock.close()
             raise
-        idle = self._idle.setdefault(address, [])
-        if len(idle) < _MOST_IDLE:
-            idle.append(line)
-        else:
-            line[1].close()
+        self._lines.give_back(address, sock)
 
-    async def close(self) -> None:
-        idle, self._idle = self._idle, {}
-        for lines in idle.values():
-            for _, writer in lines:
-                writer.close()
-                try:
-                    await writer.wait_closed()
-                except OSError:
-                    continue
-
-    def _take(self, address: str) -> Line | None:
-        owner = (os.getpid(), asyncio.get_running_loop())
-        if self._owner != owner:
-            # Another loop or a forked child: streams of the old one cannot be used here.
-            self._owner, self._idle = owner, {}
-        idle = self._idle.get(address, [])
-        while idle:
-            reader, writer = idle.pop()
-            if not reader.at_eof() and not writer.is_closing():
-                return reader, writer
-            writer.close()
-        return None
+    def close(self) -> None:
+        self._lines.close()
 
 
-async def _connect(address: str) -> Line:
+async def _connect(address: str) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.setblocking(False)
+    deadline = time.monotonic() + _CONNECT_PATIENCE
     try:
-        reader, writer = await asyncio.open_unix_connection(address, limit=1 << 20)
+        while True:
+            try:
+                sock.connect(address)
+                break
+            except BlockingIOError:
+                # Many callers have yet to be accepted. The loop's own sock_connect would take this
+                # for a connection under way, which a Unix socket does not know.
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(0.005)
+        check_peer(sock, address)
     except OSError as error:
+        sock.close()
         raise ConnectionLost(str(error), connected=False) from None
-    try:
-        check_peer(writer.get_extra_info("socket"), address)
     except BaseException:
-        writer.close()
+        sock.close()
         raise
-    return reader, writer
+    return sock
 
 
-async def converse(line: Line, conversation: Conversation) -> AsyncIterator[Item]:
-    reader, writer = line
+async def send(sock: socket.socket, data: bytes) -> None:
     try:
-        writer.write(conversation.opening())
-        await writer.drain()
-        while not conversation.over:
-            for item in conversation.feed(await reader.read(1 << 18)):
-                yield item
+        await asyncio.get_running_loop().sock_sendall(sock, data)
+    except OSError as error:
+        raise ConnectionLost(str(error), connected=True) from None
+
+
+async def receive(sock: socket.socket) -> bytes:
+    try:
+        return await asyncio.get_running_loop().sock_recv(sock, 1 << 18)
     except OSError as error:
         raise ConnectionLost(str(error), connected=True) from None
 
@@ -120,8 +112,10 @@ class AsyncDriver:
             raise ConnectionLost("no answer in time", connected=True, late=True) from None
 
     async def _ask(self, ask: Ask) -> Frame:
-        async with self.lines.line(ask.address) as line:
-            async for item in converse(line, Conversation(ask.request)):
-                if isinstance(item, Answer):
-                    return item.content
-        raise ConnectionLost("the conversation ended without an answer", connected=True)
+        conversation = Conversation(ask.request)
+        async with self.lines.line(ask.address) as sock:
+            await send(sock, conversation.opening())
+            while True:
+                for item in conversation.feed(await receive(sock)):
+                    if isinstance(item, Answer):
+                        return item.content

@@ -35,13 +35,17 @@ class Lines:
     @contextlib.contextmanager
     def line(self, address: str, *, patience: float | None) -> Iterator[socket.socket]:
         """A connection; it goes back to the pool only if the conversation ended well."""
-        sock = self._take(address) or _connect(address)
+        sock = self.take(address) or _connect(address)
         try:
             sock.settimeout(None if patience is None else min(patience, LONGEST_PATIENCE))
             yield sock
         except BaseException:
             sock.close()
             raise
+        self.give_back(address, sock)
+
+    def give_back(self, address: str, sock: socket.socket) -> None:
+        """Keep a connection for the next conversation."""
         with self._lock:
             idle = self._idle.setdefault(address, [])
             if len(idle) < _MOST_IDLE:
@@ -62,7 +66,8 @@ class Lines:
         for sock in socks:
             sock.close()
 
-    def _take(self, address: str) -> socket.socket | None:
+    def take(self, address: str) -> socket.socket | None:
+        """A connection that is open already, if there is one."""
         if self._pid != os.getpid():
             # The child of a fork: these connections are the parent's.
             self._pid, self._idle, self._lock = os.getpid(), {}, threading.Lock()

@@ -46,6 +46,7 @@ class Outlets:
         self._last = 0
         self._frames_sent = 0
         self._frames_told = [0, 0]
+        self._after_frame = False
         self._unread = array.array("i", [0])
         self.lock = threading.RLock()
         self.marking = True
@@ -58,13 +59,16 @@ class Outlets:
         """Write all of ``data`` to stdout (0) or stderr (1)."""
         with self.lock:
             if which != self._last:
-                if self.marking and self._has_unread(self._last):
+                # What follows a frame may have been read and still be held back for that frame.
+                if self.marking and (self._after_frame or self._has_unread(self._last)):
                     self._number += 1
                     self._mark(self._last, HERE)
                     self._mark(which, AFTER)
                 self._last = which
+                self._after_frame = False
             if self._frames_told[which] != self._frames_sent and self.marking:
                 self._frames_told[which] = self._frames_sent
+                self._after_frame = True
                 data = self._mark_bytes(FRAME, self._frames_sent) + data
             self.plain = which if self.marking else -1
             self._write_all(self._fds[which], data)

@@ -8,7 +8,6 @@ import signal
 import socket
 import time
 import uuid
-from dataclasses import replace
 from typing import Any
 
 from kernelbox.config import Settings, check_name
@@ -57,6 +56,8 @@ class Keeper:
         self._ending = Endings()
         self._root_pids: set[int] = set()  # until they are reaped, also after they were dropped
         self._save_timer: Timer | None = None
+        self._closing = False
+        self._address = os.stat(home.keeper_address).st_ino
         self._idle_limits: dict[str, float] = {}
         self._idle_timer: Timer | None = None
         self._settings = Settings()
@@ -216,6 +217,8 @@ class Keeper:
         self._idle_limits[kernel_id] = Settings.from_wire(frame["settings"]).kernel_idle_timeout
         self._plan_idle_check()
         self._registry_changed()
+        if self._closing:
+            self.reactor.call_soon(self._close)
         return record
 
     def _explained(self, error: BoxError, frame: Frame) -> BoxError:
@@ -544,7 +547,10 @@ class Keeper:
     def _consider_leaving(self) -> None:
         """With nothing to keep and nobody asking, a keeper is only a process too many."""
         quiet = time.monotonic() - self._used_at
-        linger = self._settings.keeper_linger
+        linger = 0.0 if self._closing else self._settings.keeper_linger
+        if self._evicted():
+            # Its folder was removed: neither we nor our kernels can be found ever again.
+            self._close()
         busy = self.registry.kernels or self._creating or self._ending
         if not busy and quiet >= linger:
             self._leave()
@@ -553,15 +559,28 @@ class Keeper:
         self.reactor.call_later(wait, self._consider_leaving)
 
     def _leave(self) -> None:
-        # Saved before the address is free: the next keeper reads what we wrote, and writes itself.
-        self.registry.save()
-        with contextlib.suppress(OSError):
-            os.unlink(self.home.keeper_address)
         for root in list(self._roots.values()):
             self._drop_root(root)
-        if not self.registry.kernels:
-            vacate(self.home)
+        if not self._evicted():
+            # Saved before the address is free: the next keeper reads and writes it too.
+            self.registry.save()
+            with contextlib.suppress(OSError):
+                os.unlink(self.home.keeper_address)
+            if not self.registry.kernels:
+                vacate(self.home)
         self.reactor.stop()
+
+    def _evicted(self) -> bool:
+        """Whether somebody has taken our address away; another keeper may have its own there."""
+        try:
+            return os.stat(self.home.keeper_address).st_ino != self._address
+        except OSError:
+            return True
+
+    def _close(self) -> None:
+        """End every kernel, also those that are just being made, and leave."""
+        self._closing = True
+        self._op_wipe({}, lambda _: None)
 
     def _watch_owner(self, pid: int) -> None:
         """Memory store: kernels end with the process that made them, however it ends."""
@@ -575,8 +594,7 @@ class Keeper:
     def _owner_ended(self, owner: int | None) -> None:
         if owner is not None:
             self.reactor.forget(owner)
-        self._settings = replace(self._settings, keeper_linger=0.0)
-        self._op_wipe({}, lambda _: None)
+        self._close()
         self.reactor.call_soon(self._consider_leaving)
 
     def _registry_changed(self) -> None:
@@ -584,7 +602,8 @@ class Keeper:
 
     def _save(self) -> None:
         """A disk that is full now may have room later."""
-        self.registry.save()
+        if not self._evicted():
+            self.registry.save()
         if self.registry.problem and self._save_timer is None:
             self._save_timer = self.reactor.call_later(_SAVE_AGAIN, self._save_again)
 

@@ -131,7 +131,7 @@ class BashMember:
     def _printed(self, name: str, text: str) -> None:
         if self._abandoned and name == "stderr":
             # Bash ends the stderr of a command that it abandons with a newline of its own.
-            text = text.removesuffix("\n")
+            text = text.rstrip("\n")
         if self._up:  # before that, bash complains that it has no terminal
             self._owner.bash_printed(name, text)
 

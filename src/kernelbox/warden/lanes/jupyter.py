@@ -6,6 +6,7 @@ connects to one of them are they handed to ZeroMQ.
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Callable
@@ -24,7 +25,8 @@ from kernelbox.warden.lanes.stdin import Prompts
 from kernelbox.warden.lanes.zeromq import Channel, Comings, ZContext, listen, publisher, router
 
 LAUNCHED = "kernelbox_launcher"
-"""In a connection's info: a launcher stands for this kernel, so a restart is an end, too."""
+"""In a connection's info: the pid of the launcher that stands for this kernel. The kernel ends with
+it, and a client that asks for a restart starts another one."""
 
 _LAST_WORDS = 0.3
 
@@ -52,11 +54,16 @@ class JupyterDoor:
         self._ports = ports
         self._on_shutdown = on_shutdown
         self._hall: Hall | None = None
+        self._launcher = self._watch_launcher(ports.info.get(LAUNCHED))
         for listener in ports.listeners.values():
             reactor.watch(listener.fileno(), self._open)
 
     def close(self) -> None:
         """Let nobody in any more; what was already said still has a moment to leave."""
+        if self._launcher is not None:
+            self._reactor.forget(self._launcher)
+            os.close(self._launcher)
+            self._launcher = None
         if self._hall is not None:
             self._hall.close()
         else:
@@ -77,6 +84,21 @@ class JupyterDoor:
             # Out of descriptors, most likely: better a kernel without this lane than none.
             self._kernel.identity.notes.append(f"Jupyter clients cannot attach: {error}")
             self._ports.close()
+
+    def _watch_launcher(self, pid: object) -> int | None:
+        """Not by its connection to us alone: it may die before it has made one."""
+        if not isinstance(pid, int) or pid <= 0:
+            return None
+        try:
+            launcher = os.pidfd_open(pid)
+        except OSError:
+            self._reactor.call_soon(self._launcher_died)
+            return None
+        self._reactor.watch(launcher, self._launcher_died)
+        return launcher
+
+    def _launcher_died(self) -> None:
+        self._on_shutdown(self._kernel)
 
     def _stop_watching(self) -> None:
         for listener in self._ports.listeners.values():
