@@ -137,6 +137,9 @@ class Bench:
                     programs[f"{contender.key}/pass"] = (python, "pass")
                 if contender.module:
                     programs[contender.key] = (python, f"import {contender.module}")
+                if contender.module == "kernelbox":
+                    program = "from kernelbox import execute, get_or_create"
+                    programs[f"{contender.key}/names"] = (python, program)
         say(f"imports, {rounds} rounds")
         return time_imports(programs, rounds=rounds, env=self.env(None))
 

@@ -64,7 +64,7 @@ def rows(run: Run) -> list[Row]:
             "`kill -9` of the interpreter "
             "while `time.sleep(60)` runs in it: from the kill to the return of the call.",
         ),
-        _imports(run),
+        *_imports(run),
         *_memory(run),
         *_crowds(run),
         *_branch(run),
@@ -120,20 +120,30 @@ def _round_trips(run: Run) -> list[Row]:
     return found
 
 
-def _imports(run: Run) -> Row:
+def _imports(run: Run) -> list[Row]:
     importers = [contender.key for contender in CONTENDERS if contender.module]
     cells = {key: _cell(run.record("import", key)) for key in importers}
     cells["floor"] = _cell(run.record("import", "ours/pass"))
     if cells["floor"].value is None:
         cells["floor"] = _cell(run.record("import", "floor/pass"))
-    return Row(
-        "import",
-        "`import kernelbox`",
-        "s",
-        cells,
-        "a whole `python -c`, its start included; ipykernel: `import jupyter_client`; floor: "
-        "`python -c pass`.",
-    )
+    names = {key: _cell(run.record("import", f"{key}/names")) for key in ("ours", "original")}
+    return [
+        Row(
+            "import",
+            "`import kernelbox`",
+            "s",
+            cells,
+            "a whole `python -c`, its start included; ipykernel: `import jupyter_client`; floor: "
+            "`python -c pass`.",
+        ),
+        Row(
+            "import/names",
+            "`from kernelbox import get_or_create, execute`",
+            "s",
+            names | {"floor": cells["floor"]},
+            "the same with the names a caller needs, which a lazy package loads only then.",
+        ),
+    ]
 
 
 def _memory(run: Run) -> list[Row]:

@@ -165,9 +165,7 @@ def test_a_keeper_that_has_nothing_to_keep_takes_its_folder_along(stage, waiting
         waiting(lambda: not os.path.exists(stage.home.rundir), what="the folder to go")
 
 
-def test_a_removed_run_folder_ends_in_clear_errors_and_a_new_start(
-    stage, stopwatch
-) -> None:
+def test_a_removed_run_folder_ends_in_clear_errors_and_a_new_start(stage, stopwatch) -> None:
     """Nobody can be found any more; who notices that ends what it kept, and itself."""
     box: Box = stage.box
     record = box.get_or_create("a")

@@ -14,7 +14,7 @@ from kernelbox import Box, KernelLost, KernelRecord, Settings
 
 Waiting = Callable[..., None]
 
-LIMIT = 0.6
+LIMIT = 1.0
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -47,15 +47,15 @@ def test_an_idle_kernel_is_ended_and_not_forgotten_silently(
         for which in (record, "idle", record.kernel_id):
             with pytest.raises(KernelLost) as caught:
                 box.execute(which, "x")
-            assert "idle for 0.6 s (KERNELBOX_KERNEL_IDLE_TIMEOUT)" in str(caught.value)
+            assert "idle for 1 s (KERNELBOX_KERNEL_IDLE_TIMEOUT)" in str(caught.value)
             assert caught.value.details["cause"].startswith("idle for")
             assert caught.value.details["epoch"] == 2
         again = shared_box.get_or_create("idle")
         assert (again.state, again.epoch) == ("lost", 2)
-        assert "idle for 0.6 s" in (again.cause or "")
+        assert "idle for 1 s" in (again.cause or "")
         first = shared_box.execute(again, "'new'")
         assert (first.ok, first.state, first.epoch) == (True, "lost", 2)
-        assert "idle for 0.6 s" in (first.cause or "")
+        assert "idle for 1 s" in (first.cause or "")
         second = shared_box.execute(again, "1")
         assert (second.state, second.cause, second.epoch) == ("kept", None, 2)
         shared_box.destroy(again)
@@ -82,11 +82,6 @@ def test_kernels_that_are_not_idle_are_kept(
             "import asyncio\nasync def go():\n    while True: await asyncio.sleep(0.05)\n"
             "task = asyncio.create_task(go())",
         )
-        box.execute(
-            make("a thread"),
-            "import threading, time\nt = threading.Thread(target=time.sleep, args=(60,), daemon=True)"
-            "\nt.start()",
-        )
         parent = make("a parent")
         box.execute(parent, "x = 'of the parent'")
         shared_box.branch(parent, "a live branch")  # whose own limit is half an hour
@@ -97,12 +92,12 @@ def test_kernels_that_are_not_idle_are_kept(
             "used now and then",
         }  # fmt: skip
 
-        deadline = time.monotonic() + 4 * LIMIT
+        deadline = time.monotonic() + 3 * LIMIT
         while time.monotonic() < deadline or "nothing at all" in names(shared_box):
             assert box.execute("used now and then", "x").return_value == "1"
             time.sleep(0.1)
             assert time.monotonic() < deadline + 20
-        kept = names(shared_box) - {"anchor", "a thread"}
+        kept = names(shared_box) - {"anchor"}
         assert kept == expected
         assert box.execute(parent, "x").return_value == "'of the parent'"
 
@@ -113,8 +108,6 @@ def test_kernels_that_are_not_idle_are_kept(
         box.execute("a bash job", "kill %1", language="bash")
         box.execute("a subprocess", "p.kill(); p.wait()")
         box.execute("a task", "task.cancel()")
-        if "a thread" in names(shared_box):
-            shared_box.destroy("a thread")
         waiting(lambda: names(shared_box) == {"anchor"}, what="all of them to be ended")
 
 
@@ -123,7 +116,7 @@ def test_zero_turns_it_off(shared_box: Box, waiting: Waiting) -> None:
     with Box(Settings.from_wire(wire)) as box:
         record = box.get_or_create("for ever")
         assert box.settings.kernel_idle_timeout == 0
-        time.sleep(3 * LIMIT)
+        time.sleep(2 * LIMIT)
         assert box.execute(record, "1").state == "kept"
         box.destroy(record)
 

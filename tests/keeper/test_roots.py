@@ -118,17 +118,16 @@ def test_a_python_that_cannot_be_a_root_is_reported_with_its_words(
     broken.chmod(0o755)
     with Box() as box:
         box.list_kernels()  # the keeper itself is started by a Python that works
-        monkeypatch.setattr(sys, "executable", str(broken))
-        with pytest.raises(StartupFailed) as caught:
-            box.get_or_create("k")
-        assert "this python is broken" in str(caught.value)
-        assert str(broken) in str(caught.value)
-        monkeypatch.setattr(sys, "executable", str(tmp_path / "nowhere"))
-        with pytest.raises(StartupFailed) as caught:
-            box.get_or_create("k")
-        assert "nowhere" in str(caught.value)
-        monkeypatch.undo()
-        monkeypatch.setenv("KERNELBOX_HOME", str(environment))
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "executable", str(broken))
+            with pytest.raises(StartupFailed) as caught:
+                box.get_or_create("k")
+            assert "this python is broken" in str(caught.value)
+            assert str(broken) in str(caught.value)
+            patch.setattr(sys, "executable", str(tmp_path / "nowhere"))
+            with pytest.raises(StartupFailed) as caught:
+                box.get_or_create("k")
+            assert "nowhere" in str(caught.value)
         assert box.list_kernels() == []
 
 

@@ -24,15 +24,15 @@ Message = dict[str, Any]
 class Client:
     """jupyter_client, with the few calls that the tests make."""
 
-    def __init__(self, raw: BlockingKernelClient) -> None:
+    def __init__(self, raw: BlockingKernelClient, *, heartbeat: bool = True) -> None:
         self.raw = raw
-        self.raw.start_channels()
+        self.raw.start_channels(hb=heartbeat)
 
     @classmethod
-    def of(cls, connection_file: str) -> Client:
+    def of(cls, connection_file: str, *, heartbeat: bool = True) -> Client:
         raw = BlockingKernelClient(connection_file=connection_file)
         raw.load_connection_file()
-        return cls(raw)
+        return cls(raw, heartbeat=heartbeat)
 
     def close(self) -> None:
         self.raw.stop_channels()
@@ -142,7 +142,8 @@ def text(messages: list[Message], name: str = "stdout") -> str:
 
 @contextmanager
 def attached(record: KernelRecord, *, wait: bool = True) -> Iterator[Client]:
-    client = Client.of(record.connection_file)
+    # jupyter_client's heartbeat thread does not like to be stopped as soon as it was started.
+    client = Client.of(record.connection_file, heartbeat=wait)
     try:
         yield client.ready() if wait else client
     finally:

@@ -112,7 +112,7 @@ def test_a_dead_interpreter_is_replaced_and_the_launcher_stays(
     manager: KernelManager, client: Client
 ) -> None:
     before = launcher_pid(manager)
-    reply, published = client.run("__import__('os').kill(__import__('os').getpid(), 9)")
+    reply, _ = client.run("__import__('os').kill(__import__('os').getpid(), 9)")
     assert reply["ename"] == "KernelDied"
     assert client.value("1 + 1") == "2"
     assert manager.is_alive()

@@ -32,25 +32,26 @@ class Line:
         near, far = socket.socketpair()
         self.outlets = Outlets(self.ends[0], self.ends[1], TOKEN)
         self.lifeline = Lifeline(far, self.outlets, Interrupts())
-        self.peer = Peer(self.reactor, near, on_frame=self._frame, on_close=lambda: None)
+        self.peer = Peer(
+            self.reactor,
+            near,
+            on_frame=lambda frame: self.streams.take_frame(frame),
+            on_close=lambda: None,
+        )
         self.streams = Streams(
             self.reactor,
             (pipes[0][0], pipes[1][0]),
             TOKEN,
             on_text=lambda name, text: self.heard.append((name, text)),
+            on_frame=lambda frame: self.heard.append(("frame", str(frame["is"]))),
             poll_frames=self.peer.poll,
         )
-
-    def _frame(self, frame: dict[str, object]) -> None:
-        self.streams.before_frame(frame.pop("place", None))  # type: ignore[arg-type]
-        self.heard.append(("frame", str(frame["n"])))
-        self.streams.after_frame()
 
     def write(self, which: int, text: str) -> None:
         self.outlets.write(which, text.encode())
 
     def send(self, n: object) -> None:
-        self.lifeline.send({"n": n})
+        self.lifeline.send({"is": n})
 
     def read_until(self, frame: object, *, seconds: float = 5) -> None:
         deadline = time.monotonic() + seconds
@@ -141,23 +142,21 @@ def test_a_reader_in_another_thread_hears_the_same(line: Line) -> None:
     assert joined(line.heard) == joined(said)
 
 
-def test_all_that_was_printed_comes_before_the_last_frame_also_with_half_a_mark(line: Line) -> None:
-    """An interrupt may hit between the two marks of a place."""
+def test_a_number_that_is_lost_holds_nothing_back(line: Line) -> None:
+    """An interrupt may hit between the count and the write."""
     line.write(0, "a")
+    line.outlets._number += 5
+    line.write(1, "b")
     line.outlets._number += 1
-    line.outlets._mark(0, b"H")  # its AFTER in the other pipe was never written
-    line.write(0, "b")
-    for _ in range(5):
-        line.reactor.turn(0.005)  # everything is read before the frame is sent
     line.send("done")
     line.read_until("done")
-    assert joined(line.heard) == [("stdout", "ab"), ("frame", "done")]
+    assert joined(line.heard) == [("stdout", "a"), ("stderr", "b"), ("frame", "done")]
 
 
 def test_a_frame_that_cannot_be_sent_holds_nothing_back(line: Line) -> None:
     line.write(0, "a")
     with pytest.raises(TypeError):
-        line.lifeline.send({"n": {(1, 2): 3}})
+        line.lifeline.send({"is": {(1, 2): 3}})
     line.write(0, "b")
     line.write(1, "c")
     line.send("done")
@@ -166,19 +165,17 @@ def test_a_frame_that_cannot_be_sent_holds_nothing_back(line: Line) -> None:
 
 
 def test_forged_marks_disorder_only_their_own_output(line: Line) -> None:
-    def mark(kind: bytes, number: int) -> bytes:
-        return b"\x1e\x00" + TOKEN.encode() + kind + b"%08x\x1e" % number
-
-    for number in range(3000, 0, -1):  # each asks for the other pipe first
-        os.write(line.ends[number % 2], b"x" + mark(b"A", number))
+    for number in range(3000, 0, -1):
+        forged = b"\x1e\x00" + TOKEN.encode() + b"%012x\x1e" % (number * 10**9)
+        os.write(line.ends[number % 2], b"x" + forged)
         if number % 500 == 0:
             line.reactor.turn(0)
-    os.write(line.ends[0], mark(b"F", 10**6) + b"waits for a frame that never comes")
+    line.write(1, "honest")
     line.send("done")
     line.read_until("done")
-    for _ in range(100):
-        line.reactor.turn(0.003)
-    assert sum(text.count("x") for name, text in line.heard if name != "frame") == 3000
+    heard = "".join(text for name, text in line.heard if name != "frame")
+    assert heard.count("x") == 3000
+    assert heard.count("honest") == 1
 
 
 def test_a_writer_that_never_stops_does_not_keep_the_reader_from_its_frames(line: Line) -> None:

@@ -69,17 +69,25 @@ class Calls:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self._homes: dict[int, Home] = {}
-        self._addresses: dict[str, str] = {}
+        self._places: dict[int, tuple[Home, dict[str, str]]] = {}
         self._greeted = False
 
     @property
     def home(self) -> Home:
+        return self._place[0]
+
+    @property
+    def _addresses(self) -> dict[str, str]:
+        return self._place[1]
+
+    @property
+    def _place(self) -> tuple[Home, dict[str, str]]:
         # With the memory store the home is this process's own; a forked child has another.
         pid = os.getpid() if self.settings.store_backend == "memory" else 0
-        if pid not in self._homes:
-            self._homes[pid] = locate(self.settings)
-        return self._homes[pid]
+        place = self._places.get(pid)
+        if place is None:
+            place = self._places[pid] = (locate(self.settings), {})
+        return place
 
     # -- the keeper -------------------------------------------------------------------------
 

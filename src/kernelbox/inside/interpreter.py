@@ -170,20 +170,17 @@ class Interpreter:
             # An interrupt between IPython's own lines, or a failure of IPython itself.
             self.interrupts.stop()
             reply["ok"] = False
-            failure = error
+            failure = _interrupt_behind(error) or error
         if os.getpid() != self.pid:
             # os.fork() in the cell: the copy must not come back as a second interpreter.
             linux.flush_c_buffers()
             os._exit(_exit_code(failure))
         if failure is not None:
-            reply["error"] = outbox.error or {
-                "ename": type(failure).__name__,
-                "evalue": str(failure),
-                "traceback": [f"{type(failure).__name__}: {failure}"],
-            }
+            reply["error"] = outbox.error_of(failure)
         outbox.stdin_allowed = False
-        reply["payload"] = shell.payload_manager.read_payload()
-        shell.payload_manager.clear_payload()
+        if shell.payload_manager is not None:
+            reply["payload"] = shell.payload_manager.read_payload()
+            shell.payload_manager.clear_payload()
         linux.flush_c_buffers()
         self.outlets.repair()
         self.lifeline.send(reply)
@@ -247,6 +244,17 @@ def _exit_code(failure: BaseException | None) -> int:
     return code & 0xFF if isinstance(code, int) else 1
 
 
+def _interrupt_behind(error: BaseException) -> BaseException | None:
+    """The interrupt that made IPython's own code trip, if that is what happened."""
+    seen = 0
+    while error.__context__ is not None and seen < 10:
+        error = error.__context__
+        seen += 1
+        if isinstance(error, KeyboardInterrupt):
+            return error
+    return None
+
+
 def reseed() -> None:
     """A new kernel's random numbers are its own, not its siblings'."""
     random.seed()
@@ -280,6 +288,6 @@ def warm_up(shell: Shell, cells: Sequence[str] = _EVERY_KIND) -> None:
         sink.close()
     shell.reset(new_session=True)
     shell.execution_count = 1
-    shell.history_manager.reset(new_session=True)
-    shell.display_formatter.ipython_display_formatter.enabled = True
+    if shell.history_manager is not None:
+        shell.history_manager.reset(new_session=True)
     outbox.error = None

@@ -55,6 +55,12 @@ class Outbox:
         self.lifeline.send(frame)
         return True
 
+    def error_of(self, failure: BaseException) -> dict[str, Any]:
+        """The error as it was shown, or as it would be if IPython never got that far."""
+        words = f"{type(failure).__name__}: {failure}"
+        plain = {"ename": type(failure).__name__, "evalue": str(failure), "traceback": [words]}
+        return self.error or plain
+
     def bundle(
         self, data: dict[str, Any], metadata: dict[str, Any] | None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -185,7 +191,7 @@ class Shell(InteractiveShell):
     def ask_exit(self) -> None:
         """``exit`` and ``quit``: a notebook is asked to close; an agent is told how it is done."""
         if outbox.face == "jupyter":
-            self.payload_manager.write_payload({"source": "ask_exit", "keepkernel": True})
+            self._payload({"source": "ask_exit", "keepkernel": True})
         else:
             raise SystemExit("exit was called; the kernel goes on. destroy() ends it.")
 
@@ -194,11 +200,13 @@ class Shell(InteractiveShell):
         if outbox.face == "text":
             print(s)
             return
-        self.payload_manager.write_payload(
-            {"source": "set_next_input", "text": s, "replace": replace}
-        )
+        self._payload({"source": "set_next_input", "text": s, "replace": replace})
 
-    def system(self, cmd: str) -> None:  # type: ignore[override]
+    def _payload(self, content: dict[str, Any]) -> None:
+        if self.payload_manager is not None:
+            self.payload_manager.write_payload(content)
+
+    def system(self, cmd: str) -> None:
         """``!command``: the command writes straight into our pipes, so its output streams."""
         sys.stdout.flush()
         line = self.var_expand(cmd, depth=1)

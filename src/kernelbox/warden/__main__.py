@@ -28,8 +28,11 @@ def main(argv: list[str]) -> None:
     with contextlib.suppress(Exception):
         rehearse(argv[2])  # a root that could not rehearse is a root all the same
     root.freeze()
-    control.sendall(encode({"op": "warm", "notes": failures}))
-    root.serve(control, interpreter, family.main)
+    try:
+        control.sendall(encode({"op": "warm", "notes": failures}))
+        root.serve(control, interpreter, family.main)
+    except ConnectionError:
+        os._exit(0)  # the keeper is gone, and with it everyone we could work for
 
 
 if __name__ == "__main__":

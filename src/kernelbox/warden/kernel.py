@@ -350,7 +350,7 @@ class Kernel:
             if isinstance(job, Execution):
                 try:
                     self._start_execution(job)
-                except Exception as error:
+                except Exception as error:  # noqa: BLE001
                     # Our own failure: the caller hears of it, and the kernel goes on.
                     self._finish(job, failed("InternalError", repr(error)))
             elif isinstance(job, Question):

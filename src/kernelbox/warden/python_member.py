@@ -1,4 +1,4 @@
-"""An interpreter as the warden sees it: a lifeline, two output pipes, and a process that may die."""
+"""An interpreter as the warden sees it: a lifeline, two pipes, and a process that may die."""
 
 from __future__ import annotations
 

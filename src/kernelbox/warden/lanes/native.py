@@ -332,9 +332,10 @@ class NativeClient:
 def _mismatch(expected: Any, kernel: Kernel) -> EpochMismatch:
     loss = kernel.loss
     why = f" ({loss.cause})" if loss else ""
+    name, epoch = kernel.identity.name, kernel.epoch
     return EpochMismatch(
-        f"kernel {kernel.identity.name!r} is at epoch {kernel.epoch}, not {expected}: its namespace "
-        f"was replaced{why}. Nothing was run. Rebuild the state, then send expect_epoch={kernel.epoch}.",
+        f"kernel {name!r} is at epoch {epoch}, not {expected}: its namespace was replaced{why}. "
+        f"Nothing was run. Rebuild the state, then send expect_epoch={epoch}.",
         expected=expected,
         epoch=kernel.epoch,
         state=loss.state if loss else "lost",
