@@ -23,7 +23,8 @@ if TYPE_CHECKING:
         stream as stream,
         wipe as wipe,
     )
-    from kernelbox.box import AsyncBox as AsyncBox, Box as Box
+    from kernelbox.async_box import AsyncBox as AsyncBox
+    from kernelbox.box import Box as Box
     from kernelbox.config import Settings as Settings
     from kernelbox.errors import (
         BadInput as BadInput,
@@ -49,7 +50,8 @@ _HOMES = {
         "branch cancel destroy execute execute_with_retry get_or_create interrupt list_kernels"
         " output restart search_output status stream wipe"
     ),
-    "box": "AsyncBox Box",
+    "async_box": "AsyncBox",
+    "box": "Box",
     "config": "Settings",
     "errors": (
         "BadInput BoxError EpochMismatch KeeperUnavailable KernelLost KernelNotFound"

@@ -20,6 +20,7 @@ from kernelbox.inside import linux
 from kernelbox.inside.comms import Comms
 from kernelbox.inside.eventloop import UserLoop
 from kernelbox.inside.faces import recolour, wear
+from kernelbox.inside.forking import fork_copy
 from kernelbox.inside.interrupts import Interrupts
 from kernelbox.inside.lifeline import Lifeline, LifelineClosed
 from kernelbox.inside.outlets import Outlets, Stream
@@ -133,8 +134,6 @@ class Interpreter:
                 self._prime()
                 self.lifeline.send({"op": "primed"})
             case "fork":
-                from kernelbox.inside.forking import fork_copy
-
                 fork_copy(self, frame, fds)
             case _:
                 pass  # an input reply that came after the cell stopped waiting for it

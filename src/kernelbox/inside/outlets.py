@@ -1,10 +1,11 @@
 """Where output leaves an interpreter: two pipes, and marks in them that keep the order.
 
 Python-level writes go straight into the same pipes that C code and subprocesses write to, so each
-stream is in order by itself. To say "this display comes after those bytes", or "these bytes on
-stderr come after those on stdout", or "these bytes come after that display", a *mark* is written into the pipe: a token that the warden gave
-us, a kind and a number. A place is only marked when the pipe still holds bytes that the warden has
-not read, so a quiet cell writes none. The other half of this is ``warden/streams.py``.
+stream is in order by itself. To say "this display comes after those bytes", "these bytes on stderr
+come after those on stdout" or "these bytes come after that display", a *mark* is written into the
+pipe: a token that the warden gave us, a kind and a number. A place is only marked when the pipe
+still holds bytes that the warden has not read, so a quiet cell writes none. The other half of this
+is ``warden/streams.py``.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ class Publisher(DisplayPublisher):
 
 
 class KernelFacade:
-    """What libraries ask of ``get_ipython().kernel``: its presence, comms, and the request that runs."""
+    """What libraries ask of ``get_ipython().kernel``: comms, and the request that runs."""
 
     def __init__(self, comms: Comms) -> None:
         self.comm_manager = comms.manager

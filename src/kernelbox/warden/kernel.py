@@ -198,7 +198,7 @@ class Kernel:
     # -- the interpreter --------------------------------------------------------------------
 
     def start_interpreter(self, member: Member | None = None) -> None:
-        """Start one (or take over a spare's) and make it the caller's: folder, environment, seed."""
+        """Start one (or take a spare) and make it the caller's: folder, environment, seed."""
         self.ready = False
         self.member = member or self.family.start_interpreter(self)
         self.member.give_to(self)

@@ -13,7 +13,7 @@ from kernelbox.spool import Event
 from kernelbox.warden.execution import Execution, Result
 from kernelbox.warden.kernel import Kernel, Question
 from kernelbox.warden.lanes.messages import Header, Message, Session
-from kernelbox.warden.lanes.zeromq import Channel, ZSocket
+from kernelbox.warden.lanes.zeromq import Channel, Comings, ZSocket
 
 Job = Execution | Question
 
@@ -50,9 +50,13 @@ class Broadcast:
         self._kernel = kernel
         self._session = session
         self._on_subscription = on_subscription
-        self._channel = Channel(reactor, socket, on_message=self._subscription_changed)
+        # Connections are counted, not subscriptions: of those a peer can take back more than it made.
+        self._listeners: set[int] = set()
+        self._comings = Comings(
+            reactor, socket, on_open=self._listeners.add, on_close=self._listeners.discard
+        )
+        self._channel = Channel(reactor, socket, on_message=self._subscribed)
         self._topic = f"kernel.{kernel.identity.kernel_id}"
-        self._subscriptions = 0
         # Cells of our own lane appear as if another Jupyter client had sent them.
         self._neighbour = uuid.uuid4().hex
         self._latest_parent: Header = {}
@@ -62,6 +66,7 @@ class Broadcast:
         self._channel.check()
 
     def close(self, linger: float) -> None:
+        self._comings.close()
         self._channel.close(linger)
 
     # -- publishing -------------------------------------------------------------------------
@@ -75,7 +80,7 @@ class Broadcast:
         metadata: dict[str, Any] | None = None,
         buffers: Sequence[bytes] = (),
     ) -> None:
-        if not self._subscriptions:
+        if not self._listeners:
             return
         frames = self._session.pack(
             msg_type,
@@ -103,19 +108,14 @@ class Broadcast:
         content = {key: error.get(key) for key in ("ename", "evalue", "traceback")}
         self.publish("error", content, parent)
 
-    def _subscription_changed(self, frames: list[bytes], _: int) -> None:
-        change = frames[0]
-        if change[:1] == b"\x00":
-            self._subscriptions = max(0, self._subscriptions - 1)
-        elif change[:1] == b"\x01":
-            self._subscriptions += 1
-            topic = change[1:].decode("utf-8", "surrogateescape")
-            welcome = self._session.pack(
-                "iopub_welcome", {"subscription": topic}, identities=[change[1:]]
-            )
-            self._channel.send(welcome)
-            self._still_busy()
-            self._on_subscription(time.monotonic())
+    def _subscribed(self, frames: list[bytes], _: int) -> None:
+        if frames[0][:1] != b"\x01":
+            return
+        topic = frames[0][1:]
+        content = {"subscription": topic.decode("utf-8", "replace")}
+        self._channel.send(self._session.pack("iopub_welcome", content, identities=[topic]))
+        self._still_busy()
+        self._on_subscription(time.monotonic())
 
     def _still_busy(self) -> None:
         """Say again that a cell runs, lest the latest word be another request's "idle"."""
@@ -144,7 +144,7 @@ class Broadcast:
             self.publish("stream", {"name": "stderr", "text": words}, parent)
 
     def happened(self, job: Job | None, event: Event) -> None:
-        if not self._subscriptions or (isinstance(job, Execution) and job.internal):
+        if not self._listeners or (isinstance(job, Execution) and job.internal):
             return
         parent = self._parent(job)
         kind = event["kind"]

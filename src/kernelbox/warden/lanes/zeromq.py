@@ -30,6 +30,7 @@ class Channel:
         self._check_is_due = False
         self._fd = int(socket.get(zmq.FD))
         reactor.watch(self._fd, self.check)
+        self._check_soon()  # a socket that nobody has read from yet signals nothing at all
 
     def check(self) -> None:
         """Take what has arrived. ZeroMQ signals a change only once, so all of it has to be taken,
@@ -115,9 +116,9 @@ def router(context: ZContext, *, mandatory: bool = False) -> ZSocket:
 
 
 def publisher(context: ZContext) -> ZSocket:
-    """A socket that tells of every subscription, and of the end of every one."""
+    """A socket that tells of every subscription."""
     socket = context.socket(zmq.XPUB)
-    socket.set(zmq.XPUB_VERBOSER, 1)
+    socket.set(zmq.XPUB_VERBOSE, 1)
     socket.set(zmq.SNDHWM, _MOST_QUEUED)
     socket.set(zmq.MAXMSGSIZE, 1 << 16)
     return socket

@@ -1,0 +1,248 @@
+"""AsyncBox: the methods of :class:`kernelbox.Box`, awaited, over the same calls."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from kernelbox.box import (
+    PAGE,
+    OnInput,
+    check_length,
+    check_pattern,
+    check_stream,
+    shown_item,
+)
+from kernelbox.client import aio
+from kernelbox.client.calls import Calls, KernelLike
+from kernelbox.client.conversation import Answer, ConnectionLost, Conversation, InputWanted
+from kernelbox.config import Settings
+from kernelbox.result import ExecutionResult, KernelRecord, OutputItem
+from kernelbox.retry import AsyncRepair, Mend, attempts
+from kernelbox.spool import OutputMatch, OutputPage, SpoolReader
+from kernelbox.wire import Frame
+
+
+class AsyncBox:
+    """The same as :class:`Box`, awaited. Cancelling a call interrupts its cell."""
+
+    def __init__(self, settings: Settings | None = None) -> None:
+
+        self.settings = settings or Settings.from_environment()
+        self._calls = Calls(self.settings)
+        self._driver = aio.AsyncDriver()
+        self._send, self._receive = aio.send, aio.receive
+
+    async def __aenter__(self) -> AsyncBox:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections. Kernels live on."""
+        self._driver.lines.close()
+
+    async def get_or_create(
+        self,
+        name: str,
+        *,
+        session_name: str | None = None,
+        tags: Mapping[str, Any] | list[str] | None = None,
+        cwd: str | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> KernelRecord:
+        """See :meth:`Box.get_or_create`."""
+        return await self._driver.run(
+            self._calls.get_or_create(
+                name, session_name=session_name, tags=tags, cwd=cwd, environ=environ
+            )
+        )
+
+    async def execute(
+        self,
+        kernel: KernelLike,
+        code: str,
+        *,
+        language: str = "python",
+        timeout: float | None = None,
+        expect_epoch: int | None = None,
+        execution_id: str | None = None,
+        on_input: OnInput | None = None,
+    ) -> ExecutionResult:
+        """See :meth:`Box.execute`."""
+        if on_input is not None:
+            items = self.stream(
+                kernel,
+                code,
+                language=language,
+                timeout=timeout,
+                expect_epoch=expect_epoch,
+                execution_id=execution_id,
+                on_input=on_input,
+            )
+            result = [item async for item in items][-1]
+            assert isinstance(result, ExecutionResult)
+            return result
+        request = self._calls.execute_request(
+            code,
+            language=language,
+            timeout=timeout,
+            expect_epoch=expect_epoch,
+            execution_id=execution_id,
+            on_disconnect="interrupt",
+        )
+        return await self._driver.run(self._calls.execute(kernel, request))
+
+    async def stream(
+        self,
+        kernel: KernelLike,
+        code: str,
+        *,
+        language: str = "python",
+        timeout: float | None = None,
+        expect_epoch: int | None = None,
+        execution_id: str | None = None,
+        on_input: OnInput | None = None,
+    ) -> AsyncIterator[OutputItem | ExecutionResult]:
+        """See :meth:`Box.stream`."""
+        request = self._calls.execute_request(
+            code,
+            language=language,
+            timeout=timeout,
+            expect_epoch=expect_epoch,
+            execution_id=execution_id,
+            stdin=on_input is not None,
+            stream=True,
+            on_disconnect="interrupt",
+        )
+        run = self._driver.run
+        address = await run(self._calls.address(kernel))
+        for last_try in (False, True):
+            conversation = Conversation(request)
+            try:
+                async with self._driver.lines.line(address) as sock:
+                    await self._send(sock, conversation.opening())
+                    while not conversation.over:
+                        for item in conversation.feed(await self._receive(sock)):
+                            if isinstance(item, InputWanted):
+                                answer = on_input(item.prompt) if on_input else None
+                                await self._send(sock, conversation.answer_input(answer))
+                            elif isinstance(item, Answer):
+                                yield ExecutionResult.from_wire(item.content)
+                            elif (shown := shown_item(item)) is not None:
+                                yield shown
+                return
+            except ConnectionLost as error:
+                if error.connected:
+                    yield await run(self._calls.lost_result(kernel, request, error))
+                    return
+                if last_try:
+                    raise
+                address = await run(self._calls.fresh_address(kernel))
+
+    async def execute_with_retry(
+        self,
+        kernel: KernelLike,
+        code: str,
+        on_error_fn: AsyncRepair,
+        *,
+        max_attempts: int | None = None,
+        language: str = "python",
+        timeout: float | None = None,
+    ) -> ExecutionResult:
+        """See :meth:`Box.execute_with_retry`; ``on_error_fn`` may be a coroutine function."""
+        rules = attempts(code, self.settings.max_retries if max_attempts is None else max_attempts)
+        try:
+            step = next(rules)
+            while True:
+                if isinstance(step, Mend):
+                    better = on_error_fn(step.result, step.attempt)
+                    if inspect.isawaitable(better):
+                        better = await better
+                    step = rules.send(better)
+                else:
+                    step = rules.send(
+                        await self.execute(kernel, step.code, language=language, timeout=timeout)
+                    )
+        except StopIteration as end:
+            result: ExecutionResult = end.value
+            return result
+
+    async def interrupt(self, kernel: KernelLike) -> bool:
+        """See :meth:`Box.interrupt`."""
+        return bool((await self._ask(kernel, {"op": "interrupt"}))["interrupted"])
+
+    async def cancel(self, kernel: KernelLike, execution_id: str) -> bool:
+        """See :meth:`Box.cancel`."""
+        reply = await self._ask(kernel, {"op": "cancel", "execution_id": execution_id})
+        return bool(reply["cancelled"])
+
+    async def restart(self, kernel: KernelLike) -> KernelRecord:
+        """See :meth:`Box.restart`."""
+        reply = await self._ask(kernel, {"op": "restart"}, patience=self.settings.start_timeout)
+        return KernelRecord.from_wire(reply["record"])
+
+    async def status(self, kernel: KernelLike) -> dict[str, Any]:
+        """See :meth:`Box.status`."""
+        return await self._ask(kernel, {"op": "status"})
+
+    async def list_kernels(self, *, refresh: bool = False) -> list[KernelRecord]:
+        """See :meth:`Box.list_kernels`."""
+        return await self._driver.run(self._calls.list_kernels(refresh=refresh))
+
+    async def branch(self, kernel: KernelLike, name: str) -> KernelRecord:
+        """See :meth:`Box.branch`."""
+        return await self._driver.run(self._calls.branch(kernel, name))
+
+    async def destroy(self, kernel: KernelLike) -> bool:
+        """See :meth:`Box.destroy`."""
+        return await self._driver.run(self._calls.destroy(kernel))
+
+    async def wipe(self) -> list[str]:
+        """See :meth:`Box.wipe`."""
+        return await self._driver.run(self._calls.wipe())
+
+    async def output(
+        self,
+        kernel: KernelLike,
+        execution_id: str,
+        *,
+        stream: str = "stdout",
+        start: int = 0,
+        length: int = PAGE,
+    ) -> OutputPage:
+        """See :meth:`Box.output`."""
+        check_length(length)
+        reader = await self._reader(kernel, execution_id, stream)
+        return reader.page(stream, start=start, length=length)
+
+    async def search_output(
+        self,
+        kernel: KernelLike,
+        execution_id: str,
+        pattern: str,
+        *,
+        stream: str = "stdout",
+        limit: int = 20,
+    ) -> list[OutputMatch]:
+        """See :meth:`Box.search_output`."""
+        check_pattern(pattern)
+        reader = await self._reader(kernel, execution_id, stream)
+        return reader.search(pattern, stream=stream, limit=limit)
+
+    async def complete(
+        self, kernel: KernelLike, code: str, *, cursor: int | None = None
+    ) -> list[str]:
+        """See :meth:`Box.complete`."""
+        fields = {"code": code, "cursor_pos": len(code) if cursor is None else cursor}
+        reply = await self._ask(kernel, {"op": "ask", "what": "complete", "fields": fields})
+        return list(reply.get("matches", ()))
+
+    async def _reader(self, kernel: KernelLike, execution_id: str, stream: str) -> SpoolReader:
+        check_stream(stream)
+        return SpoolReader(await self._ask(kernel, {"op": "spool", "execution_id": execution_id}))
+
+    async def _ask(self, kernel: KernelLike, request: Frame, *, patience: float = 60.0) -> Frame:
+        return await self._driver.run(self._calls.kernel(kernel, request, patience=patience))
