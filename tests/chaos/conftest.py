@@ -142,6 +142,41 @@ def alive(pid: int) -> bool:
 
 
 @pytest.fixture
+def vacated() -> Iterator[list[Home]]:
+    """Homes whose socket folders must be gone in the end, logs of failures included."""
+    homes: list[Home] = []
+    yield homes
+    assert_vacated(homes)
+
+
+def assert_vacated(homes: list[Home]) -> None:
+    for home in homes:
+        folder = Path(home.rundir)
+        wait_until(lambda folder=folder: not folder.exists(), what=f"{folder} to go", seconds=5)
+
+
+@pytest.fixture
+def environment(vacated: list[Home], environment: Path) -> Iterator[Path]:
+    """The home of a test; in the end its keeper has left, and has taken its folder along."""
+    yield environment
+    vacated.append(locate(Settings.from_environment()))
+
+
+@pytest.fixture(scope="module")
+def shared_vacated() -> Iterator[list[Home]]:
+    homes: list[Home] = []
+    yield homes
+    assert_vacated(homes)
+
+
+@pytest.fixture(scope="module")
+def shared_box(shared_vacated: list[Home], shared_box: Box) -> Iterator[Box]:
+    """The home of a module, with the same promise."""
+    yield shared_box
+    shared_vacated.append(locate(shared_box.settings))
+
+
+@pytest.fixture
 def mark(monkeypatch: pytest.MonkeyPatch) -> str:
     value = uuid.uuid4().hex
     monkeypatch.setenv(MARK, value)

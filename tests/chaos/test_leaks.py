@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import resource
@@ -43,8 +44,8 @@ def test_kernels_that_come_and_go_leave_nothing_in_keeper_and_root(stage, waitin
         seconds=5,
     )
     gc.collect()
-    # Connections to destroyed kernels are closed when they are next looked at.
-    assert descriptors(os.getpid()) <= before[2] + count + 5
+    # Connections to kernels that ended are closed when a few have gathered.
+    assert descriptors(os.getpid()) <= before[2] + 20
     waiting(lambda: not zombies(keeper), what="every zombie to be reaped", seconds=5)
 
 
@@ -119,7 +120,7 @@ def test_a_caller_with_few_descriptors_is_told_so_and_leaks_none(stage) -> None:
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors(os.getpid()) + 20, hard))
         box.close()
-        with pytest.raises(OSError, match="Too many open files"):
+        with contextlib.suppress(OSError):
             while True:
                 hogged.append(os.dup(0))
         with pytest.raises(OSError, match="Too many open files"):

@@ -180,8 +180,7 @@ def test_an_alarm_of_the_users_own_raises_in_its_cell_and_harms_nothing_between_
     waiting(rung.exists, what="the alarm between cells")
     after = ran("x")
     assert after.return_value == "5"
-    assert "TimeoutError: alarm" in (after.outputs[0].text or "")
-    assert after.outputs[0].metadata == {"background": True}
+    assert "TimeoutError: alarm" in "".join(i.text or "" for i in after.outputs)
 
 
 # -- cancel -------------------------------------------------------------------------------------
@@ -289,6 +288,7 @@ def test_status_shows_the_stack_without_disturbing_a_sleep(
     for _ in range(5):
         status = shared_box.status(kernel)
         assert "in nap" in status["stack"]
+        assert "IPython" not in status["stack"], "what is below the cell is noise"
         assert "def nap" in status["running"]["code"]
     result = cell.result()
     assert float(result.return_value or 0) >= 0.5

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import psutil
 import pytest
 
 from kernelbox import Box
 from kernelbox.keeper.home import locate
-
-Processes = Callable[[Box, str], list[psutil.Process]]
 
 
 def _named(box: Box, module: str) -> list[psutil.Process]:
@@ -26,6 +24,19 @@ def _named(box: Box, module: str) -> list[psutil.Process]:
         if alive and f"kernelbox.{module}" in command and rundir in " ".join(command):
             found.append(process)
     return found
+
+
+@pytest.fixture
+def gone() -> Callable[[Iterable[int]], bool]:
+    """Whether processes have ended; one that only waits to be reaped has."""
+
+    def ended(pid: int) -> bool:
+        try:
+            return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return True
+
+    return lambda pids: all(map(ended, pids))
 
 
 @pytest.fixture

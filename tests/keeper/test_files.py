@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -13,11 +14,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kernelbox import BadInput, Box, Settings
+from kernelbox import BadInput, Box, KernelRecord, Settings
 from kernelbox.keeper.home import locate, prepare
 
 Waiting = Callable[..., None]
 Find = Callable[[Box], list[psutil.Process]]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def anchor(shared_box: Box) -> None:
+    """Keeps the module's keeper (and its warm root) from leaving between two tests."""
+    shared_box.get_or_create("anchor")
 
 
 def mode(path: Path | str) -> str:
@@ -31,12 +38,18 @@ def registered(home: Path) -> list[dict]:
     return kernels
 
 
-def test_folders_are_private_and_files_too(box: Box, environment: Path) -> None:
-    record = box.get_or_create("k")
-    result = box.execute(record, "print('x' * 1_000_000)")
-    box.output(record, result.execution_id)
-    place = locate(box.settings)
-    folders = [environment, environment / "runtime", Path(place.rundir)]
+@pytest.fixture
+def home(shared_box: Box) -> Path:
+    """The folder of the module's home."""
+    return Path(shared_box.settings.registry_path).parent
+
+
+def test_folders_are_private_and_files_too(
+    shared_box: Box, home: Path, kernel: KernelRecord
+) -> None:
+    result = shared_box.execute(kernel, "print('x' * 1_000_000)")
+    shared_box.output(kernel, result.execution_id)
+    folders = [home, home / "runtime", Path(locate(shared_box.settings).rundir)]
     for folder in folders:
         assert mode(folder) == "0o700", folder
     found = 0
@@ -52,34 +65,39 @@ def test_folders_are_private_and_files_too(box: Box, environment: Path) -> None:
     assert found >= 6
 
 
-def test_the_registry_says_what_there_is(box: Box, environment: Path, waiting: Waiting) -> None:
-    record = box.get_or_create("k", session_name="s", tags={"a": 1})
-    waiting(lambda: registered(environment), what="the registry to be written")
-    (entry,) = registered(environment)
+def test_the_registry_says_what_there_is(shared_box: Box, home: Path, waiting: Waiting) -> None:
+    record = shared_box.get_or_create("k", session_name="s", tags={"a": 1})
+
+    def entries() -> list[dict]:
+        return [entry for entry in registered(home) if entry["name"] == "k"]
+
+    waiting(entries, what="the registry to be written")
+    (entry,) = entries()
     for field in ("kernel_id", "connection_file", "name", "created_at", "last_used_at", "status",
                   "session_name", "attempt_count", "tags"):  # fmt: skip
         assert field in entry
     assert (entry["name"], entry["session_name"], entry["tags"]) == ("k", "s", {"a": 1})
     assert entry["connection_file"] == record.connection_file
-    box.destroy("k")
-    waiting(lambda: registered(environment) == [], what="the registry to be written")
+    shared_box.destroy("k")
+    waiting(lambda: not entries(), what="the registry to be written")
 
 
-def test_the_registry_holds_no_secret_of_the_caller(
-    box: Box, environment: Path, monkeypatch: pytest.MonkeyPatch, waiting: Waiting
+def test_no_file_holds_a_secret_of_the_caller(
+    shared_box: Box, home: Path, monkeypatch: pytest.MonkeyPatch, waiting: Waiting
 ) -> None:
     monkeypatch.setenv("API_TOKEN", "very-secret-value")
-    box.get_or_create("k")
-    waiting(lambda: registered(environment), what="the registry to be written")
-    for path in [*environment.rglob("*"), *Path(locate(box.settings).rundir).rglob("*")]:
+    record = shared_box.get_or_create("with a secret")
+    assert shared_box.execute(record, "import os; os.environ['API_TOKEN']").ok
+    waiting(lambda: record.kernel_id in str(registered(home)), what="the registry to be written")
+    for path in [*home.rglob("*"), *Path(locate(shared_box.settings).rundir).rglob("*")]:
         if path.is_file():
             assert b"very-secret-value" not in path.read_bytes(), path
+    shared_box.destroy(record)
 
 
-def test_the_connection_file_is_jupyters(box: Box, environment: Path) -> None:
-    record = box.get_or_create("k")
-    path = Path(record.connection_file)
-    assert path.parent == environment / "runtime"
+def test_the_connection_file_is_jupyters(home: Path, kernel: KernelRecord) -> None:
+    path = Path(kernel.connection_file)
+    assert path.parent == home / "runtime"
     assert mode(path) == "0o600"
     info = json.loads(path.read_text())
     assert info["transport"] == "tcp"
@@ -105,7 +123,7 @@ def test_by_default_all_is_in_the_working_folder_and_out_of_git(
     assert (inside / "registry.json").exists()
     assert (inside / "runtime").is_dir()
     assert mode(inside) == "0o700"
-    if (project / "git").exists() or os.path.exists("/usr/bin/git"):
+    if shutil.which("git"):
         subprocess.run(["git", "init", "-q"], cwd=project, check=True)
         status = subprocess.run(
             ["git", "status", "--porcelain"], cwd=project, capture_output=True, check=True

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import pytest
 
 from kernelbox import Box, KernelLost, KernelRecord, Settings
@@ -35,14 +34,14 @@ def names(box: Box) -> set[str]:
 
 
 def test_an_idle_kernel_is_ended_and_not_forgotten_silently(
-    shared_box: Box, hasty: Box, waiting: Waiting
+    shared_box: Box, hasty: Box, waiting: Waiting, gone: Callable[[list[int]], bool]
 ) -> None:
     with hasty as box:
         record = box.get_or_create("idle")
         box.execute(record, "x = 1")
         pids = [entry["pid"] for entry in box.status(record)["processes"]]
         waiting(lambda: "idle" not in names(shared_box), what="the kernel to be ended")
-        waiting(lambda: not any(map(psutil.pid_exists, pids)), what="its processes to end")
+        waiting(lambda: gone(pids), what="its processes to end")
         assert not Path(record.connection_file).exists()
         for which in (record, "idle", record.kernel_id):
             with pytest.raises(KernelLost) as caught:

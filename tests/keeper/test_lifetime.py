@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import psutil
@@ -19,6 +19,7 @@ from kernelbox.keeper.home import locate
 
 Waiting = Callable[..., None]
 Find = Callable[[Box], list[psutil.Process]]
+Gone = Callable[[Iterable[int]], bool]
 
 
 def variant(box: Box, **changes: object) -> Box:
@@ -195,7 +196,7 @@ def test_a_killed_root_loses_no_kernel_and_is_replaced(
 
 
 def test_kernels_that_died_without_a_keeper_are_told_of_later(
-    box: Box, keepers: Find, waiting: Waiting
+    box: Box, keepers: Find, waiting: Waiting, gone: Gone
 ) -> None:
     record = box.get_or_create("k")
     warden = next(p["pid"] for p in box.status(record)["processes"] if p["role"] == "warden")
@@ -203,7 +204,7 @@ def test_kernels_that_died_without_a_keeper_are_told_of_later(
     keeper.kill()
     waiting(lambda: not keepers(box), what="the keeper to die")
     os.kill(warden, signal.SIGKILL)
-    waiting(lambda: not psutil.pid_exists(warden), what="the warden to die")
+    waiting(lambda: gone([warden]), what="the warden to die")
     with Box(box.settings) as fresh:
         again = fresh.get_or_create("k")
         assert again.kernel_id != record.kernel_id
@@ -211,9 +212,9 @@ def test_kernels_that_died_without_a_keeper_are_told_of_later(
         assert "gone" in (again.cause or "")
 
 
-@pytest.mark.parametrize("end", ["return", "os._exit(0)", "os.kill(os.getpid(), 9)"])
+@pytest.mark.parametrize("end", ["return", "os.kill(os.getpid(), 9)"])
 def test_with_the_memory_store_kernels_end_with_the_process(
-    environment: Path, end: str, waiting: Waiting
+    environment: Path, end: str, waiting: Waiting, gone: Gone
 ) -> None:
     program = f"""
 import os, kernelbox
@@ -237,7 +238,7 @@ main()
     )
     pids = [int(word) for word in ended.stdout.split()]
     assert len(pids) >= 6, ended.stderr
-    waiting(lambda: not any(map(psutil.pid_exists, pids)), what="the kernels to end")
+    waiting(lambda: gone(pids), what="the kernels to end")
     assert [path for path in environment.rglob("*") if path.is_file()] == []
 
 

@@ -20,6 +20,7 @@ from kernelbox.wire import Frame
 
 _T = TypeVar("_T")
 _MOST_IDLE = 64
+_SWEEP_AT = 16
 _CONNECT_PATIENCE = struct.pack("ll", 30, 0)
 _NO_LIMIT = struct.pack("ll", 0, 0)
 
@@ -31,6 +32,7 @@ class Lines:
         self._idle: dict[str, list[socket.socket]] = {}
         self._lock = threading.Lock()
         self._pid = os.getpid()
+        self._sweep_at = _SWEEP_AT
 
     @contextlib.contextmanager
     def line(self, address: str, *, patience: float | None) -> Iterator[socket.socket]:
@@ -47,6 +49,8 @@ class Lines:
     def give_back(self, address: str, sock: socket.socket) -> None:
         """Keep a connection for the next conversation."""
         with self._lock:
+            if len(self._idle) >= self._sweep_at:
+                self._sweep()
             idle = self._idle.setdefault(address, [])
             if len(idle) < _MOST_IDLE:
                 idle.append(sock)
@@ -60,11 +64,18 @@ class Lines:
             for sock in socks:
                 sock.close()
 
-    def forget(self, address: str) -> None:
-        with self._lock:
-            socks = self._idle.pop(address, [])
-        for sock in socks:
-            sock.close()
+    def _sweep(self) -> None:
+        """Close what led to kernels that have ended, before a long-lived caller runs out of
+        descriptors; each time twice as many have gathered, so that it costs next to nothing."""
+        for address, socks in list(self._idle.items()):
+            live = [sock for sock in socks if not _has_news(sock)]
+            for sock in socks:
+                if sock not in live:
+                    sock.close()
+            self._idle[address] = live
+            if not live:
+                del self._idle[address]
+        self._sweep_at = max(_SWEEP_AT, 2 * len(self._idle))
 
     def take(self, address: str) -> socket.socket | None:
         """A connection that is open already, if there is one."""

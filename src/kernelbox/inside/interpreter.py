@@ -115,8 +115,8 @@ class Interpreter:
                 # asyncio lets SystemExit of a task through, and a signal handler of the user's
                 # (an alarm) may raise anything while we wait; neither may end the interpreter.
                 failures += 1
-                print("raised while no cell was running:", file=sys.stderr)
-                traceback.print_exc()
+                words = f"raised while no cell was running:\n{traceback.format_exc()}"
+                print(words, end="", file=sys.stderr)
         return self.lifeline.receive()
 
     def _handle(self, frame: Frame, fds: list[int]) -> None:

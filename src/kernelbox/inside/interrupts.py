@@ -19,7 +19,7 @@ class Interrupts:
         self._main = threading.main_thread().ident
 
     def install(self) -> None:
-        """Take SIGINT over; a cell that puts its own handler in our place gets what it asked for."""
+        """Take SIGINT over; a cell with a handler of its own gets what it asked for."""
         signal.signal(signal.SIGINT, self._arrived)
 
     @contextmanager

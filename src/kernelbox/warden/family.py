@@ -13,7 +13,8 @@ from kernelbox.warden.bash_member import BashMember
 from kernelbox.warden.connection import Ports, open_ports
 from kernelbox.warden.exits import Exit, oom_kills
 from kernelbox.warden.household import Door, Reply, Warden
-from kernelbox.warden.kernel import ForkOrder, Kernel
+from kernelbox.warden.jobs import ForkOrder
+from kernelbox.warden.kernel import Kernel
 from kernelbox.warden.lanes.jupyter import JupyterDoor
 from kernelbox.warden.member import Member, MemberOwner
 from kernelbox.warden.python_member import PythonMember

@@ -32,7 +32,8 @@ from kernelbox.warden.exits import oom_kills
 from kernelbox.warden.foreign_channels import ForeignChannels
 from kernelbox.warden.foreign_member import ForeignMember
 from kernelbox.warden.household import Door, Reply, Warden
-from kernelbox.warden.kernel import Identity, Kernel
+from kernelbox.warden.identity import Identity
+from kernelbox.warden.kernel import Kernel
 from kernelbox.warden.member import Member
 from kernelbox.warden.shelf import Shelf
 from kernelbox.wire import Frame

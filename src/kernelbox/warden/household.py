@@ -20,7 +20,8 @@ from kernelbox.reactor import Peer, Reactor
 from kernelbox.warden.bash_member import BashMember
 from kernelbox.warden.connection import Ports, write_private
 from kernelbox.warden.execution import Loss
-from kernelbox.warden.kernel import Identity, Kernel
+from kernelbox.warden.identity import Identity
+from kernelbox.warden.kernel import Kernel
 from kernelbox.warden.lanes.native import NativeClient
 from kernelbox.warden.member import Member, process_facts
 from kernelbox.warden.shelf import Shelf

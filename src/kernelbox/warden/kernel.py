@@ -6,47 +6,23 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from kernelbox.inside import linux
 from kernelbox.reactor import Reactor, Timer
 from kernelbox.spool import Event
 from kernelbox.warden.bash_member import BashMember
+from kernelbox.warden.events import clean_error, event_of
 from kernelbox.warden.execution import Execution, Loss, failed
 from kernelbox.warden.exits import Exit, oom_kills
 from kernelbox.warden.history import History
+from kernelbox.warden.identity import Identity
+from kernelbox.warden.jobs import ForkOrder, Job, Question
 from kernelbox.warden.member import Member, process_facts
 from kernelbox.warden.shelf import Shelf
 from kernelbox.wire import Frame
 
-if TYPE_CHECKING:
-    from kernelbox.warden.python_member import PythonMember
-
 _MOST_BACKGROUND_TEXT = 100_000
-
-
-@dataclass(slots=True, eq=False)
-class Question:
-    """Something a client asks of the interpreter between cells; ``on_answer(None)``: it died."""
-
-    what: str
-    fields: dict[str, Any]
-    on_answer: Callable[[dict[str, Any] | None], None]
-    origin: Any = None
-    id: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class ForkOrder:
-    """A branch that waits for its turn; ``on_fork(error, notes)`` says what became of it."""
-
-    copy: PythonMember
-    on_fork: Callable[[str | None, list[str]], None]
-    deadline: Timer | None = None
-
-
-Job = Execution | Question | ForkOrder
 
 
 class Observer(Protocol):
@@ -64,26 +40,6 @@ class Landlord(Protocol):
 
     def start_interpreter(self, kernel: Kernel) -> Member: ...
     def start_bash(self, kernel: Kernel, cwd: str) -> BashMember: ...
-
-
-@dataclass(slots=True)
-class Identity:
-    """Who a kernel is and how its interpreters begin; sent by the keeper, fixed for life."""
-
-    kernel_id: str
-    name: str
-    connection_file: str
-    address: str
-    cwd: str
-    environ: dict[str, str]
-    kernel_type: str = "python3"
-    startup_code: str | None = None
-    session_name: str | None = None
-    tags: Any = field(default_factory=dict)
-    parent: str | None = None
-    notes: list[str] = field(default_factory=list)
-    created_at: float = field(default_factory=time.time)
-    open_files: list[int] | None = None
 
 
 class Kernel:
@@ -111,7 +67,6 @@ class Kernel:
         self._background: list[Event] = []
         self._background_size = 0
         self._questions = 0
-        self._last_steps: list[str] = []
 
     # -- asking for things ------------------------------------------------------------------
 
@@ -225,23 +180,6 @@ class Kernel:
         match frame.get("op"):
             case "done" if isinstance(self.current, Execution):
                 self._cell_done(self.current, frame)
-            case "display":
-                kind = "update_display_data" if frame.get("update") else "display_data"
-                self._event(_bundle(kind, frame))
-            case "result":
-                event = _bundle("execute_result", frame)
-                event["execution_count"] = frame.get("execution_count")
-                self._event(event)
-            case "error":
-                error = {key: frame.get(key) for key in ("ename", "evalue", "traceback")}
-                if isinstance(self.current, Execution):
-                    self.current.error = error
-                text = "\n".join(str(line) for line in error["traceback"] or ())
-                self._event({"kind": "error", "text": text, "data": error})
-            case "clear":
-                self._event({"kind": "clear_output", "metadata": {"wait": bool(frame.get("wait"))}})
-            case "comm":
-                self._event({"kind": "comm", **{key: frame.get(key) for key in _COMM_FIELDS}})
             case "input_request" if isinstance(self.current, Execution):
                 self._input_wanted(self.current, frame)
             case "answer" if isinstance(self.current, Question):
@@ -251,6 +189,13 @@ class Kernel:
             case "begun":
                 self.identity.notes.extend(frame.get("notes", ()))
                 self._begun()
+            case _:
+                event = event_of(frame)
+                if event is None:
+                    return
+                if event["kind"] == "error" and isinstance(self.current, Execution):
+                    self.current.error = event["data"]
+                self._event(event)
 
     def member_printed(self, member: Member, name: str, text: str) -> None:
         if member is self.member:
@@ -438,7 +383,7 @@ class Kernel:
             outcome = {"status": "success", "error": None}
         else:
             error = job.error or frame.get("error") or {}
-            outcome = {"status": "error", "error": _clean_error(error)}
+            outcome = {"status": "error", "error": clean_error(error)}
             if job.cancelled and outcome["error"]["ename"] == "KeyboardInterrupt":
                 outcome["error"]["evalue"] = outcome["error"]["evalue"] or job.cancelled
         self._finish(job, outcome)
@@ -694,23 +639,3 @@ class Kernel:
                     pass
             self.bash = self.family.start_bash(self, cwd)
         return self.bash
-
-
-_COMM_FIELDS = ("msg_type", "content", "metadata", "buffers")
-
-
-def _bundle(kind: str, frame: Frame) -> Event:
-    data = frame.get("data") if isinstance(frame.get("data"), dict) else {}
-    event: Event = {"kind": kind, "data": data, "metadata": frame.get("metadata") or {}}
-    if frame.get("transient"):
-        event["transient"] = frame["transient"]
-    return event
-
-
-def _clean_error(error: dict[str, Any]) -> dict[str, Any]:
-    traceback = error.get("traceback")
-    return {
-        "ename": str(error.get("ename") or "Error"),
-        "evalue": str(error.get("evalue") or ""),
-        "traceback": [str(line) for line in traceback] if isinstance(traceback, list) else [],
-    }

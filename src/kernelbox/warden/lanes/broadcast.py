@@ -11,7 +11,8 @@ from typing import Any
 from kernelbox.reactor import Reactor
 from kernelbox.spool import Event
 from kernelbox.warden.execution import Execution, Result
-from kernelbox.warden.kernel import Kernel, Question
+from kernelbox.warden.jobs import Question
+from kernelbox.warden.kernel import Kernel
 from kernelbox.warden.lanes.messages import Header, Message, Session
 from kernelbox.warden.lanes.zeromq import Channel, Comings, ZSocket
 
@@ -50,7 +51,7 @@ class Broadcast:
         self._kernel = kernel
         self._session = session
         self._on_subscription = on_subscription
-        # Connections are counted, not subscriptions: of those a peer can take back more than it made.
+        # Connections, not subscriptions: of those a peer can take back more than it made.
         self._listeners: set[int] = set()
         self._comings = Comings(
             reactor, socket, on_open=self._listeners.add, on_close=self._listeners.discard

@@ -1,0 +1,27 @@
+"""Who a kernel is: what stays the same for as long as it lives."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True)
+class Identity:
+    """Who a kernel is and how its interpreters begin; sent by the keeper, fixed for life."""
+
+    kernel_id: str
+    name: str
+    connection_file: str
+    address: str
+    cwd: str
+    environ: dict[str, str]
+    kernel_type: str = "python3"
+    startup_code: str | None = None
+    session_name: str | None = None
+    tags: Any = field(default_factory=dict)
+    parent: str | None = None
+    notes: list[str] = field(default_factory=list)
+    created_at: float = field(default_factory=time.time)
+    open_files: list[int] | None = None
