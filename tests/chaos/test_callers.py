@@ -38,7 +38,7 @@ def test_ctrl_c_in_the_caller_interrupts_its_cell_and_no_other(
 ) -> None:
     stage.box.get_or_create("a")
     started = tmp_path / "started"
-    code = f"open({str(started)!r}, 'w').close()\n{HUNDRED}"
+    code = HUNDRED.replace("try:", f"try:\n    open({str(started)!r}, 'w').close()")
     caller = client(
         "from kernelbox import Box\n"
         "try:\n"

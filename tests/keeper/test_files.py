@@ -109,7 +109,11 @@ def test_the_connection_file_is_jupyters(home: Path, kernel: KernelRecord) -> No
 
 
 def test_by_default_all_is_in_the_working_folder_and_out_of_git(
-    environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    environment: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    keepers: Find,
+    waiting: Waiting,
 ) -> None:
     project = tmp_path / "project"
     project.mkdir()
@@ -123,6 +127,9 @@ def test_by_default_all_is_in_the_working_folder_and_out_of_git(
     assert (inside / "registry.json").exists()
     assert (inside / "runtime").is_dir()
     assert mode(inside) == "0o700"
+    monkeypatch.chdir(project)
+    with Box(Settings()) as box:
+        waiting(lambda: not keepers(box), what="the keeper to leave")
     if shutil.which("git"):
         subprocess.run(["git", "init", "-q"], cwd=project, check=True)
         status = subprocess.run(
