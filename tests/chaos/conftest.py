@@ -107,13 +107,15 @@ class Stage:
 
         wait_until(lambda: not still_there(), what=f"the end of {pids}", seconds=seconds)
 
-    def start(self, kernel: KernelRecord | str, code: str, **options: object) -> Future:
-        """Execute in a thread; when this returns, the cell is running."""
+    def start(
+        self, kernel: KernelRecord | str, code: str, *, first: str = "", **options: object
+    ) -> Future:
+        """Execute in a thread; when this returns, the cell is running and has done ``first``."""
         sign = self.folder / f"started-{uuid.uuid4().hex}"
         if options.get("language") == "bash":
-            code = f"touch {sign}\n{code}"
+            code = f"{first}\ntouch {sign}\n{code}"
         else:
-            code = f"open({str(sign)!r}, 'w').close()\n{code}"
+            code = f"{first}\nopen({str(sign)!r}, 'w').close()\n{code}"
         future = self._threads.submit(self.box.execute, kernel, code, **options)
         wait_until(lambda: sign.exists() or future.done(), what="the cell to start", seconds=30)
         return future

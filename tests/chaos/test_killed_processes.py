@@ -31,7 +31,7 @@ def test_a_killed_interpreter_is_told_by_the_running_cell_at_once(
     box: Box = shared_stage.box
     assert box.execute(kernel, "x = 1").epoch == kernel.epoch
     pid = shared_stage.pid(kernel, "interpreter")
-    running = shared_stage.start(kernel, f"print('last words')\n{WAIT}")
+    running = shared_stage.start(kernel, WAIT, first="print('last words')")
     watch = stopwatch()
     shared_stage.kill(pid, number)
     result = running.result(10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import fcntl
 import os
@@ -13,7 +14,7 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from kernelbox.inside import linux
@@ -26,7 +27,7 @@ from kernelbox.inside.lifeline import Lifeline, LifelineClosed
 from kernelbox.inside.outlets import Outlets, Stream
 from kernelbox.inside.questions import answer
 from kernelbox.inside.shell import KernelFacade, Shell, outbox
-from kernelbox.wire import Frame
+from kernelbox.wire import Frame, encode
 
 DUMP_SIGNAL = signal.SIGRTMAX - 2
 """Makes faulthandler write every thread's stack to the dump pipe, whoever holds the GIL."""
@@ -211,12 +212,15 @@ class Interpreter:
 
     def _prime(self) -> None:
         """Pay the price of a first cell ahead: the pages it writes to become our own."""
-        outbox.lifeline = None
+        lifeline = self.lifeline
+        self.lifeline = outbox.lifeline = _Sink()  # type: ignore[assignment]
         try:
-            warm_up(self.shell, FIRST_CELL)
+            with _silence():
+                for code in FIRST_CELL:
+                    self._run_cell({"code": code})
         finally:
-            outbox.lifeline = self.lifeline
-            linux.flush_c_buffers()
+            self.lifeline = outbox.lifeline = lifeline
+            _forget_cells(self.shell)
 
     def _before_fork(self) -> None:
         if self.pid:
@@ -276,17 +280,34 @@ _EVERY_KIND = (*FIRST_CELL, "1/0", "import asyncio\nawait asyncio.sleep(0)")
 
 def warm_up(shell: Shell, cells: Sequence[str] = _EVERY_KIND) -> None:
     """Run what a first cell runs, and leave no trace of it."""
-    sink = open(os.devnull, "w")  # noqa: SIM115
-    kept = sys.stdout, sys.stderr
-    sys.stdout = sys.stderr = sink
-    try:
+    with _silence():
         for code in cells:
             shell.run_cell(code, store_history=True)
-    finally:
-        sys.stdout, sys.stderr = kept
-        sink.close()
+    _forget_cells(shell)
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    with (
+        open(os.devnull, "w") as sink,
+        contextlib.redirect_stdout(sink),
+        contextlib.redirect_stderr(sink),
+    ):
+        yield
+
+
+def _forget_cells(shell: Shell) -> None:
     shell.reset(new_session=True)
     shell.execution_count = 1
     if shell.history_manager is not None:
         shell.history_manager.reset(new_session=True)
     outbox.error = None
+
+
+class _Sink:
+    """A lifeline that leads nowhere, for cells that are run for practice."""
+
+    open = True
+
+    def send(self, frame: Frame) -> None:
+        encode(frame)

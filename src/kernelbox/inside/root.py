@@ -14,12 +14,14 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from kernelbox.inside import linux, stub
+from kernelbox.inside.channel import Channel, open_channel
 from kernelbox.inside.interpreter import FIRST_CELL, Interpreter, warm_up
 from kernelbox.inside.shell import make_shell, outbox
 from kernelbox.wire import encode
 
-BecomeWarden = Callable[[socket.socket, socket.socket, int], None]
-"""Called in the fork with: the socket its request comes over, the stub's control socket and pid."""
+BecomeWarden = Callable[[socket.socket, socket.socket, int, Channel], None]
+"""Called in the fork with: the socket its request comes over, the stub's control socket and pid,
+and the channel to the first interpreter."""
 
 
 _REHEARSALS = 12
@@ -99,19 +101,22 @@ def _fork_family(
         linux.unblock_signals()
         os.setsid()
         mine, theirs = socket.socketpair()
+        channel = open_channel()
         # The stub is forked before the request is read: no caller's secret is ever in memory
         # that user code inherits.
         child = os.fork()
         if child == 0:
             mine.close()
             request.close()
-            stub.main(theirs, interpreter)
+            channel.close_near()
+            stub.main(theirs, interpreter, channel)
         theirs.close()
+        channel.close_far()
         linux.set_name("kb-warden")
         linux.adopt_orphans()
         with contextlib.suppress(ValueError):
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-        become_warden(request, mine, child)
+        become_warden(request, mine, child, channel)
     except BaseException:
         import traceback
 

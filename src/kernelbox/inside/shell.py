@@ -39,6 +39,14 @@ def _jsonable(data: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _message(error: Any) -> str:
+    """The words of an exception, whose ``__str__`` is user code like any other."""
+    try:
+        return str(error)
+    except Exception:
+        return "<unprintable exception>"
+
+
 class Outbox:
     """Where displays, results and errors of the running cell go; shared by all hooks below."""
 
@@ -57,9 +65,10 @@ class Outbox:
 
     def error_of(self, failure: BaseException) -> dict[str, Any]:
         """The error as it was shown, or as it would be if IPython never got that far."""
-        words = f"{type(failure).__name__}: {failure}"
-        plain = {"ename": type(failure).__name__, "evalue": str(failure), "traceback": [words]}
-        return self.error or plain
+        if self.error is not None:
+            return self.error
+        ename, evalue = type(failure).__name__, _message(failure)
+        return {"ename": ename, "evalue": evalue, "traceback": [f"{ename}: {evalue}"]}
 
     def bundle(
         self, data: dict[str, Any], metadata: dict[str, Any] | None
@@ -264,16 +273,12 @@ class Shell(InteractiveShell):
         return dict(outbox.error or {})
 
     def _showtraceback(self, etype: Any, evalue: Any, stb: list[str]) -> None:
-        try:
-            value = str(evalue)
-        except Exception:
-            value = "<unprintable exception>"
         lines = list(stb)
         if outbox.face == "text":
             lines = [_ANSI.sub("", line) for line in lines]
         error = {
             "ename": getattr(etype, "__name__", str(etype)),
-            "evalue": value,
+            "evalue": _message(evalue),
             "traceback": lines,
         }
         outbox.error = error

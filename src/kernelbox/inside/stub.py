@@ -15,26 +15,37 @@ import time
 from typing import TYPE_CHECKING, NoReturn
 
 from kernelbox.inside import linux
+from kernelbox.inside.channel import Channel
 from kernelbox.wire import Decoder, Frame, GarbledFrame, encode
 
 if TYPE_CHECKING:
     from kernelbox.inside.interpreter import Interpreter
 
 _MAX_FDS = 8
+FIRST = 0
+"""The tag of the interpreter that is started without an order."""
 _LAST_CHILD_PATIENCE = 5.0
 
 
 class Stub:
     """Waits for the warden's word and for the end of children; nothing else."""
 
-    def __init__(self, control: socket.socket, interpreter: Interpreter | None) -> None:
+    def __init__(
+        self, control: socket.socket, interpreter: Interpreter | None, first: Channel | None
+    ) -> None:
         self._control = control
+        self._first = first
         self._interpreter = interpreter
         self._decoder = Decoder()
         self._fds: list[int] = []
         self._signals = linux.child_signal_fd()
 
     def run(self) -> NoReturn:
+        if self._first is not None:
+            # The one interpreter that every family needs is not waited for to be ordered.
+            frame = {"op": "interpreter", "tag": FIRST, "token": self._first.token}
+            self._obey(frame, self._first.far)
+            self._first.close_far()
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         poll.register(self._signals, select.POLLIN)
@@ -151,9 +162,11 @@ def _make_killable_first() -> None:
         file.write("500")
 
 
-def main(control: socket.socket, interpreter: Interpreter | None) -> NoReturn:
-    """Be a stub until the control socket closes."""
+def main(
+    control: socket.socket, interpreter: Interpreter | None, first: Channel | None = None
+) -> NoReturn:
+    """Be a stub until the control socket closes; an interpreter for ``first`` starts at once."""
     linux.set_name("kb-stub")
     linux.adopt_orphans()
     linux.set_dumpable(False)
-    Stub(control, interpreter).run()
+    Stub(control, interpreter, first).run()

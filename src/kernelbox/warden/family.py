@@ -9,6 +9,8 @@ from collections.abc import Callable
 
 from kernelbox.config import Settings
 from kernelbox.errors import BoxError, StartupFailed, Unsupported
+from kernelbox.inside.channel import Channel
+from kernelbox.inside.stub import FIRST
 from kernelbox.warden.bash_member import BashMember
 from kernelbox.warden.connection import Ports, open_ports
 from kernelbox.warden.exits import Exit, oom_kills
@@ -26,13 +28,17 @@ _PORT_PATIENCE = 5.0
 class Family(Warden):
     """The warden's whole world: interpreters, all descended from one clean fork of the root."""
 
-    def __init__(self, request: socket.socket, control: socket.socket, stub_pid: int) -> None:
+    def __init__(
+        self, request: socket.socket, control: socket.socket, stub_pid: int, channel: Channel
+    ) -> None:
+        """``channel`` leads to the interpreter that the stub starts without being told."""
         super().__init__(request, control, stub_pid)
         self._members: dict[int, PythonMember] = {}
         self._shells: dict[int, BashMember] = {}
         self._starting: dict[int, PythonMember | BashMember] = {}
-        self._tags = 0
-        self.spare: PythonMember | None = self._new_member(_Nobody())
+        self._tags = FIRST
+        self.spare: PythonMember | None = PythonMember(self.reactor, _Nobody(), channel)
+        self._starting[FIRST] = self.spare
 
     # -- becoming and branching -------------------------------------------------------------
 
@@ -82,7 +88,7 @@ class Family(Warden):
 
         def too_late() -> None:
             if kernel.withdraw(order):
-                order.copy.handed_over()
+                copy.channel.close_far()
                 fail(f"the running cell did not end within {settings.fork_timeout:g} s")
 
         order.deadline = self.reactor.call_later(settings.fork_timeout, too_late)
@@ -131,12 +137,12 @@ class Family(Warden):
                 {
                     "op": "interpreter",
                     "tag": self._tags,
-                    "token": member.token,
-                    "fds": len(member.far_fds),
+                    "token": member.channel.token,
+                    "fds": len(member.channel.far),
                 },
-                member.far_fds,
+                member.channel.far,
             )
-            member.handed_over()
+            member.channel.close_far()
         return member
 
     def _stub_said(self, frame: Frame) -> None:
@@ -203,6 +209,6 @@ class _Newcomer(_Nobody):
             self._failed(exit.cause)
 
 
-def main(request: socket.socket, control: socket.socket, stub_pid: int) -> None:
+def main(request: socket.socket, control: socket.socket, stub_pid: int, channel: Channel) -> None:
     """Be a warden until the family has ended."""
-    Family(request, control, stub_pid).run()
+    Family(request, control, stub_pid, channel).run()

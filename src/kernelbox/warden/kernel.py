@@ -353,9 +353,10 @@ class Kernel:
         if job.deadline is not None:
             job.deadline.cancel()
         assert self.member is not None
-        fds = job.copy.far_fds
-        self.member.send({"op": "fork", "token": job.copy.token, "fds": len(fds)}, fds)
-        job.copy.handed_over()
+        channel = job.copy.channel
+        order = {"op": "fork", "token": channel.token, "fds": len(channel.far)}
+        self.member.send(order, channel.far)
+        channel.close_far()
 
     def withdraw(self, job: Job) -> bool:
         """Take a job out of the queue again; False if it has started."""

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import signal
-import socket
 import time
 
+from kernelbox.inside.channel import Channel, open_channel
 from kernelbox.inside.interpreter import DUMP_SIGNAL
-from kernelbox.inside.outlets import MARK_TOKEN_LENGTH
 from kernelbox.reactor import Peer, Reactor
 from kernelbox.warden.exits import Exit, explain
 from kernelbox.warden.member import MemberOwner
@@ -25,40 +23,32 @@ class PythonMember:
 
     role = "interpreter"
 
-    def __init__(self, reactor: Reactor, owner: MemberOwner) -> None:
+    def __init__(
+        self, reactor: Reactor, owner: MemberOwner, channel: Channel | None = None
+    ) -> None:
         self._reactor = reactor
         self._owner = owner
-        self.token = secrets.token_hex(MARK_TOKEN_LENGTH // 2)
         self.inner_pid = 0
         self.pid = 0
         self.ended: Exit | None = None
         self.killed_by_us: str | None = None
         self.oom_before = 0
-        near, far = socket.socketpair()
-        near.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        out_read, out_write = os.pipe()
-        err_read, err_write = os.pipe()
-        self._dump, dump_write = os.pipe()
-        os.set_blocking(self._dump, False)
-        self._far_socket = far
-        self.far_fds = [far.fileno(), out_write, err_write, dump_write]
+        self.channel = channel = channel or open_channel()
+        self._dump = channel.dump
         self._peer = Peer(
-            reactor, near, on_frame=self._said, on_close=self._lifeline_closed, ancillary=True
+            reactor,
+            channel.lifeline,
+            on_frame=self._said,
+            on_close=self._lifeline_closed,
+            ancillary=True,
         )
         self._streams = Streams(
             reactor,
-            (out_read, err_read),
-            self.token,
+            (channel.stdout, channel.stderr),
+            channel.token,
             on_text=lambda name, text: self._owner.member_printed(self, name, text),
             poll_frames=self._peer.poll,
         )
-
-    def handed_over(self) -> None:
-        """The far ends are with the process now; ours must close, or we never see the end."""
-        self._far_socket.close()
-        for fd in self.far_fds[1:]:
-            os.close(fd)
-        self.far_fds = []
 
     def give_to(self, owner: MemberOwner) -> None:
         self._owner = owner

@@ -14,6 +14,7 @@ import tempfile
 import uuid
 
 from kernelbox.config import Settings
+from kernelbox.inside.channel import open_channel
 from kernelbox.warden.family import Family
 from kernelbox.wire import Decoder, Frame, encode
 
@@ -27,15 +28,12 @@ class _End:
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._decoder = Decoder()
-        self.fds: list[int] = []
 
     def say(self, frame: Frame) -> None:
         self._sock.sendall(encode(frame))
 
     def hear(self) -> list[Frame]:
-        data, fds, _, _ = socket.recv_fds(self._sock, 1 << 18, 8)
-        self.fds += fds
-        return self._decoder.feed(data)
+        return self._decoder.feed(self._sock.recv(1 << 18))
 
 
 def rehearse(folder: str) -> None:
@@ -44,10 +42,10 @@ def rehearse(folder: str) -> None:
     keeper_end, request = socket.socketpair()
     stub_end, control = socket.socketpair()
     # Nothing is ever killed on this stage: the interpreter never says hello, so it has no pid.
-    family = Family(request, control, os.getpid())
-    stub, keeper = _End(stub_end), _End(keeper_end)
-    stub.hear()
-    lifeline = socket.socket(fileno=stub.fds[0])
+    channel = open_channel()
+    family = Family(request, control, os.getpid(), channel)
+    keeper = _End(keeper_end)
+    lifeline = socket.socket(fileno=channel.far.pop(0))
     interpreter = _End(lifeline)
     try:
         _play(family, keeper, interpreter, stage)
@@ -57,8 +55,7 @@ def rehearse(folder: str) -> None:
                 member.close()
             family.end_kernel(household.kernel, "the rehearsal is over")
         family.close()
-        for fd in stub.fds[1:]:
-            os.close(fd)
+        channel.close_far()
         for sock in (lifeline, keeper_end, stub_end):
             sock.close()
         shutil.rmtree(stage, ignore_errors=True)
