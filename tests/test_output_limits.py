@@ -117,9 +117,11 @@ def test_background_output_fits_and_says_what_is_gone(
 def test_five_megabytes_are_paged_back_to_what_was_printed(
     narrow: Box, kernel: KernelRecord
 ) -> None:
-    result = narrow.execute(
-        kernel, "for n in range(250_000): print(f'{n:06d} ünïcödé 🎉 x')", timeout=60
+    code = (
+        "for n in range(0, 250_000, 500):\n"
+        "    print('\\n'.join(f'{i:06d} ünïcödé 🎉 x' for i in range(n, n + 500)))"
     )
+    result = narrow.execute(kernel, code, timeout=60)
     expected = "".join(f"{n:06d} ünïcödé 🎉 x\n" for n in range(250_000))
     assert result.truncated
     assert result.output[:6] == "000000"

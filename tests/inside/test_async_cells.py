@@ -39,7 +39,10 @@ def test_async_for_and_async_with(ran: Run) -> None:
 
 @pytest.mark.parametrize(
     "start",
-    ["task = asyncio.create_task(count())", "task = asyncio.create_task(count()); await asyncio.sleep(0)"],
+    [
+        "task = asyncio.create_task(count())",
+        "task = asyncio.create_task(count()); await asyncio.sleep(0)",
+    ],
     ids=["without await", "with await"],
 )
 def test_a_task_goes_on_between_cells(ran: Run, waiting: Callable[..., None], start: str) -> None:
@@ -78,9 +81,7 @@ def test_asyncio_run_works_also_after_an_await(ran: Run) -> None:
     assert ran("asyncio.get_event_loop().run_until_complete(seven())").return_value == "7"
 
 
-def test_asyncio_run_leaves_background_tasks_alone(
-    ran: Run, waiting: Callable[..., None]
-) -> None:
+def test_asyncio_run_leaves_background_tasks_alone(ran: Run, waiting: Callable[..., None]) -> None:
     ran(COUNTING + "task = asyncio.create_task(count())")
     ran("asyncio.run(asyncio.sleep(0.01))")
     waiting(lambda: int(ran("len(hits)").return_value or 0) > 5, what="the task to go on")
@@ -136,14 +137,17 @@ def test_an_exit_in_an_awaiting_cell_ends_only_the_cell(run: Run, ran: Run) -> N
 
 def test_gathering_timing_out_and_subprocesses(ran: Run, run: Run) -> None:
     ran("import asyncio, sys")
-    assert ran(
-        "await asyncio.gather(*[asyncio.sleep(0.001, i) for i in range(3)])"
-    ).return_value == "[0, 1, 2]"
+    assert (
+        ran("await asyncio.gather(*[asyncio.sleep(0.001, i) for i in range(3)])").return_value
+        == "[0, 1, 2]"
+    )
     late = run("async with asyncio.timeout(0.01):\n    await asyncio.sleep(5)")
     assert late.error is not None
     assert late.error.ename == "TimeoutError"
     started = "await asyncio.create_subprocess_exec('echo', 'sub', stdout=-1)"
-    assert ran(f"process = {started}\nawait process.communicate()").return_value == "(b'sub\\n', None)"
+    assert (
+        ran(f"process = {started}\nawait process.communicate()").return_value == "(b'sub\\n', None)"
+    )
     assert ran("await asyncio.to_thread(sum, [1, 2])").return_value == "3"
 
 
@@ -190,7 +194,9 @@ def test_a_closed_or_broken_loop_is_replaced(ran: Run) -> None:
 
 def test_a_loop_that_cannot_run_does_not_shut_the_kernel_off(ran: Run) -> None:
     ran("import asyncio\nawait asyncio.sleep(0); loop = asyncio.get_running_loop()")
-    ran("def broken(*a): raise RuntimeError('broken')\nloop._run_once = broken\nloop.call_soon(print)")
+    ran(
+        "def broken(*a): raise RuntimeError('broken')\nloop._run_once = broken\nloop.call_soon(print)"
+    )
     assert ran("1 + 1").return_value == "2"
     ran("del loop._run_once")
     assert ran("await asyncio.sleep(0.001, 3)").return_value == "3"

@@ -103,13 +103,19 @@ def test_a_question_that_waits_can_be_stopped(
 
 def test_a_thread_and_a_child_are_refused_like_anybody(ran: Run) -> None:
     ask = "try: input()\n    except Exception as e: {}"
-    assert ran(
-        "import threading; said = []\ndef f():\n    "
-        + ask.format("said.append(type(e).__name__)")
-        + "\nt = threading.Thread(target=f); t.start(); t.join(); said"
-    ).return_value == "['StdinNotImplementedError']"
-    assert ran(
-        "import os\npid = os.fork()\nif pid == 0:\n    "
-        + ask.format("print(type(e).__name__)")
-        + "\nelse: os.waitpid(pid, 0)"
-    ).output == "StdinNotImplementedError\n"
+    assert (
+        ran(
+            "import threading; said = []\ndef f():\n    "
+            + ask.format("said.append(type(e).__name__)")
+            + "\nt = threading.Thread(target=f); t.start(); t.join(); said"
+        ).return_value
+        == "['StdinNotImplementedError']"
+    )
+    assert (
+        ran(
+            "import os\npid = os.fork()\nif pid == 0:\n    "
+            + ask.format("print(type(e).__name__)")
+            + "\nelse: os.waitpid(pid, 0)"
+        ).output
+        == "StdinNotImplementedError\n"
+    )

@@ -307,7 +307,9 @@ def test_status_shows_the_stack_of_a_c_call_that_holds_the_gil(
     assert cell.result(30).return_value == str(sum(range(30_000_000)))
 
 
-def test_status_of_an_idle_kernel_has_no_stack(shared_box: Box, kernel: KernelRecord, ran: Run) -> None:
+def test_status_of_an_idle_kernel_has_no_stack(
+    shared_box: Box, kernel: KernelRecord, ran: Run
+) -> None:
     ran("1")
     status = shared_box.status(kernel)
     assert status["alive"]

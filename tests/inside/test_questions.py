@@ -36,7 +36,9 @@ def test_names_attributes_keys_and_magics_are_completed(
     assert complete(kernel, "no_such_thing_at_a") == []
 
 
-def test_completion_knows_where_the_cursor_is(shared_box: Box, kernel: KernelRecord, ran: Run) -> None:
+def test_completion_knows_where_the_cursor_is(
+    shared_box: Box, kernel: KernelRecord, ran: Run
+) -> None:
     ran("first_one = second_one = 1")
     assert shared_box.complete(kernel, "first_ + second_", cursor=6) == ["first_one"]
 
@@ -104,7 +106,9 @@ def test_comms_open_send_and_close(ask: Ask, ran: Run) -> None:
 
 
 def test_a_comm_can_be_opened_from_a_cell(ran: Run, ask: Ask) -> None:
-    ran("import comm; mine = comm.create_comm(target_name='mine', data={'a': 1}); mine.send({'b': 2})")
+    ran(
+        "import comm; mine = comm.create_comm(target_name='mine', data={'a': 1}); mine.send({'b': 2})"
+    )
     assert list(ask("comm_info")["comms"].values()) == [{"target_name": "mine"}]
     ran("mine.close()")
     assert ask("comm_info")["comms"] == {}
@@ -131,7 +135,12 @@ def test_a_question_waits_for_the_cell_and_its_interrupt_spares_the_next_one(
 
 
 def test_a_slow_question_can_be_interrupted(
-    shared_box: Box, kernel: KernelRecord, ran: Run, ask: Ask, waiting: Callable[..., None], tmp_path
+    shared_box: Box,
+    kernel: KernelRecord,
+    ran: Run,
+    ask: Ask,
+    waiting: Callable[..., None],
+    tmp_path,
 ) -> None:
     started = tmp_path / "started"
     ran(

@@ -99,7 +99,14 @@ def test_warnings_go_to_stderr(ran: Run) -> None:
 
 @pytest.mark.parametrize(
     "code",
-    ["import sys; sys.exit(3)", "raise SystemExit", "exit()", "quit()", "exit", "raise SystemExit('bye')"],
+    [
+        "import sys; sys.exit(3)",
+        "raise SystemExit",
+        "exit()",
+        "quit()",
+        "exit",
+        "raise SystemExit('bye')",
+    ],
 )
 def test_an_exit_ends_the_cell_not_the_kernel(run: Run, ran: Run, code: str) -> None:
     ran("x = 5")
@@ -181,10 +188,13 @@ def test_multiprocessing_works_with_functions_of_cells(ran: Run) -> None:
     result = ran("q = fork.Queue(); p = fork.Process(target=work, args=(q,)); p.start()\n"
                  "value = q.get(); p.join(); value, p.exitcode")  # fmt: skip
     assert (result.return_value, result.output) == ("(5, 0)", "in the worker\n")
-    assert ran(
-        "from concurrent.futures import ProcessPoolExecutor\n"
-        "with ProcessPoolExecutor(2, mp_context=fork) as pool: print(list(pool.map(square, [3])))"
-    ).output == "[9]\n"
+    assert (
+        ran(
+            "from concurrent.futures import ProcessPoolExecutor\n"
+            "with ProcessPoolExecutor(2, mp_context=fork) as pool: print(list(pool.map(square, [3])))"
+        ).output
+        == "[9]\n"
+    )
 
 
 def test_classes_of_cells_can_be_pickled(ran: Run) -> None:

@@ -157,6 +157,8 @@ class Interpreter:
         reply: dict[str, Any] = {"op": "done", "execution_count": count}
         try:
             with self.interrupts.cell():
+                # An interrupt that comes before this word would be taken for a late one.
+                self.lifeline.send({"op": "running"})
                 result = shell.run_cell(
                     frame["code"],
                     store_history=bool(frame.get("store_history", True)) and not silent,

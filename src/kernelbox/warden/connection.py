@@ -34,7 +34,7 @@ def open_ports(info: dict[str, Any] | None = None) -> Ports:
             listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
             listeners[channel] = listener
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind((ip, int(wanted.get(f"{channel}_port", 0))))
+            listener.bind(("" if ip == "*" else ip, int(wanted.get(f"{channel}_port", 0))))
             listener.listen(64)
             listener.setblocking(False)
     except OSError:
@@ -50,7 +50,7 @@ def open_ports(info: dict[str, Any] | None = None) -> Ports:
             "kernel_name": "python3",
             **wanted,
             "ip": ip,
-            "key": wanted.get("key") or secrets.token_hex(32),
+            "key": wanted["key"] if "key" in wanted else secrets.token_hex(32),
             **ports,
         },
     )

@@ -155,6 +155,7 @@ class Warden(ABC):
             parent=frame.get("parent"),
             notes=list(frame.get("notes") or ()),
             open_files=frame.get("open_files"),
+            wrote_connection_file=not frame.get("connection"),
         )
         shelf = Shelf(
             os.path.join(runtime, f"spool-{kernel_id}"),
@@ -164,7 +165,7 @@ class Warden(ABC):
         )
         try:
             shelf.make_folder()
-            if not frame.get("connection"):
+            if identity.wrote_connection_file:
                 write_private(identity.connection_file, ports.info)
             listener = _listen(identity.address)
         except OSError as error:
@@ -189,12 +190,17 @@ class Warden(ABC):
         identity = kernel.identity
         self.reactor.forget(household.listener.fileno())
         household.listener.close()
-        for path in (identity.address, identity.connection_file):
+        paths = [identity.address]
+        if identity.wrote_connection_file:
+            paths.append(identity.connection_file)
+        for path in paths:
             with contextlib.suppress(OSError):
                 os.unlink(path)
         kernel.end(cause)
         household.door.close()
         kernel.shelf.clear()
+        for client in [client for client in self._clients if client.owns is kernel]:
+            client.hang_up()  # that is how an owner hears of the end
         if self.keeper is not None:
             self.keeper.send(
                 {

@@ -25,3 +25,4 @@ class Identity:
     notes: list[str] = field(default_factory=list)
     created_at: float = field(default_factory=time.time)
     open_files: list[int] | None = None
+    wrote_connection_file: bool = True  # False: it belongs to the Jupyter client that started us

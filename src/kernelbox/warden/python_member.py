@@ -33,6 +33,8 @@ class PythonMember:
         self.ended: Exit | None = None
         self.killed_by_us: str | None = None
         self.oom_before = 0
+        self._entering = False
+        self._interrupt_due = False
         self.channel = channel = channel or open_channel()
         self._dump = channel.dump
         self._peer = Peer(
@@ -54,10 +56,18 @@ class PythonMember:
         self._owner = owner
 
     def send(self, frame: Frame, fds: list[int] | None = None) -> None:
+        if frame["op"] == "run":
+            self._entering, self._interrupt_due = True, False
         self._peer.send(frame, fds or ())
 
     def interrupt(self) -> None:
-        """SIGINT to the interpreter and what it runs: its process group."""
+        """SIGINT to the interpreter and what it runs: its process group.
+
+        One that is sent before the cell is entered waits: between cells SIGINT is ignored.
+        """
+        if self._entering:
+            self._interrupt_due = True
+            return
         if self.pid and self.ended is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGINT)
@@ -111,6 +121,11 @@ class PythonMember:
         if frame.get("op") == "hello":
             self.inner_pid = int(frame.get("pid", 0))
             self.pid = self._peer.sender_pid
+        elif frame.get("op") in ("running", "done"):
+            self._entering = False
+            if self._interrupt_due and frame["op"] == "running":
+                self._interrupt_due = False
+                self.interrupt()
         self._owner.member_said(self, frame)
         if self.ended is None:
             self._streams.after_frame()

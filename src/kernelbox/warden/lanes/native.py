@@ -89,6 +89,13 @@ class NativeClient:
         """Hang up without telling the family."""
         self._peer.close()
 
+    def hang_up(self) -> None:
+        """Say goodbye to an owner whose kernel has ended."""
+        self.owns = None
+        self.flush(0.2)
+        self._peer.close()
+        self._family.client_left(self)
+
     def flush(self, patience: float) -> None:
         """Give what is under way a moment to leave, when the warden is about to end."""
         deadline = time.monotonic() + patience
