@@ -147,13 +147,9 @@ class Shell:
             assert time.monotonic() < last
             assert not self._turn()
         os.kill(self.pid, signal.SIGURG)
-        groups = {self.pid}
         for pid in self.children():
             with contextlib.suppress(ProcessLookupError):
-                groups.add(os.getpgid(pid))
-        for group in groups:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(group, signal.SIGINT)
+                os.kill(pid, signal.SIGINT)
 
     def kill_foreground(self) -> None:
         os.kill(self.pid, signal.SIGURG)
@@ -464,7 +460,9 @@ def test_the_end_of_the_other_side_ends_the_shell(start: Start) -> None:
         "set -e; sleep 300",
         "set -x; sleep 300",
         "set -m; sleep 300",
-        "unset TMOUT; mapfile y < <(sleep 300)",
+        "mapfile y < <(sleep 300)",
+        "mkfifo pipe; exec 5<>pipe; read y <&5",
+        f"while :; do {sys.executable} -c 'import time; time.sleep(300)' 2>/dev/null; done",
     ],
 )
 def test_an_interrupt_ends_the_command_and_the_shell_lives(shell: Shell, code: str) -> None:
@@ -472,8 +470,7 @@ def test_an_interrupt_ends_the_command_and_the_shell_lives(shell: Shell, code: s
     shell.begin(f"echo up\n{code}\necho no")
     shell.seen("up")
     shell.interrupt()
-    # Where the interrupt came before the program that is in its way, the next one ends it.
-    while (outcome := shell.end(1)) is None:
+    while (outcome := shell.end(0.5)) is None:  # it came before the program was started
         shell.interrupt()
     assert outcome.end == Interrupted(130)
     assert outcome.out == "up\n"
@@ -500,8 +497,8 @@ def test_background_jobs_survive_an_interrupt(shell: Shell) -> None:
 
 
 def test_an_interrupt_of_an_idle_shell_does_nothing(shell: Shell) -> None:
-    for _ in range(5):
-        os.killpg(shell.pid, signal.SIGINT)
+    for number in (signal.SIGINT, signal.SIGURG) * 5:
+        os.kill(shell.pid, number)
         assert shell.run("echo on").out == "on\n"
 
 
@@ -509,18 +506,42 @@ def test_an_interrupt_right_after_the_start_ends_the_command(shell: Shell) -> No
     for code in ("while :; do :; done", "sleep 300", "x=1\n" * 900 + "sleep 300") * 30:
         shell.begin(code)
         shell.interrupt()
-        outcome = shell.end()
-        assert outcome is not None
+        while (outcome := shell.end(0.1)) is None:  # it came before the program was started
+            shell.interrupt()
         assert outcome.end == Interrupted(130)
+
+
+def test_a_graceful_program_ends_the_command_with_it(shell: Shell) -> None:
+    """Bash alone would carry on, for the program didn't die of the signal."""
+    graceful = "import time\nprint('up', flush=True)\ntry: time.sleep(300)\n"
+    graceful += "except KeyboardInterrupt: print('bye')"
+    shell.begin(f'{sys.executable} -c "{graceful}"; echo no')
+    shell.seen("up")
+    shell.interrupt()
+    outcome = shell.end()
+    assert outcome is not None
+    assert (outcome.end, outcome.out) == (Interrupted(130), "up\nbye\n")
+
+
+def test_a_shell_that_hangs_itself_is_interrupted_directly(shell: Shell) -> None:
+    shell.begin("mkfifo pipe; echo up; read y <pipe; echo no")
+    shell.seen("up")
+    shell.interrupt()
+    assert shell.end(0.2) is None
+    os.kill(shell.pid, signal.SIGINT)
+    outcome = shell.end()
+    assert outcome is not None
+    assert (outcome.end, outcome.out) == (Interrupted(130), "up\n")
 
 
 def test_interrupts_at_the_worst_moment_neither_hang_nor_hit_the_next(shell: Shell) -> None:
     chance = random.Random(7)
 
     def interrupt() -> None:
-        if chance.random() < 0.5:
-            os.kill(shell.pid, signal.SIGURG)
-        os.killpg(shell.pid, signal.SIGINT)
+        os.kill(shell.pid, signal.SIGURG)
+        for pid in shell.children():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGINT)
 
     codes = ["true", "false", "/bin/true", "sleep 0.003", "x=$(echo hi)", "(exit 3)", ""]
     expected = [0, 1, 0, 0, 0, 3, 0]
@@ -573,8 +594,9 @@ def test_a_shell_that_ignores_interrupts_can_still_lose_its_program(shell: Shell
     shell.seen("up")
     shell.interrupt()
     assert shell.end(0.2) is None
-    while (outcome := shell.end(0.2)) is None:
-        shell.kill_foreground()
+    shell.kill_foreground()
+    outcome = shell.end()
+    assert outcome is not None
     assert outcome.end == Finished(0)
     assert outcome.out == "up\nafter\n"
 

@@ -52,10 +52,10 @@ def test_what_was_printed_before_a_question_is_seen_before_it(
         seen.append(prompt)
         return "x"
 
-    for item in shared_box.stream(
-        kernel, "print('look')\ninput('well? ')", on_input=answer, timeout=10
-    ):
-        seen.append(getattr(item, "text", None))
+    code = "print('look')\ninput('well? ')"
+    for item in shared_box.stream(kernel, code, on_input=answer, timeout=10):
+        shown = getattr(item, "text", None)
+        seen.append(shown)
     assert seen[:2] == ["look\n", "well? "]
 
 

@@ -256,8 +256,7 @@ def test_what_is_not_text_is_refused_before_anything_runs(
         "import gc; gc.disable(); gc.set_threshold(1)",
         "import threading; threading.main_thread = threading.get_ident = None",
         "import sys; sys.setrecursionlimit(150)",
-        "import signal\nfor n in range(1, 64):\n    try: signal.signal(n, signal.SIG_IGN)\n"
-        "    except (OSError, ValueError): pass",
+        "import signal\nfor n in (1, 2, 10, 12, 13, 15, 17): signal.signal(n, signal.SIG_IGN)",
         "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))",
         "import locale, os; os.umask(0o777)",
     ],

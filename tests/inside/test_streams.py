@@ -42,12 +42,13 @@ def test_output_arrives_while_the_cell_still_runs(
     items = shared_box.stream(kernel, code, timeout=15)
     first = next(items)
     assert isinstance(first, OutputItem)
-    assert (first.name, first.text) == (name, "first\n")
+    assert first.name == name
+    assert (first.text or "").rstrip("\n") == "first"  # print() writes the newline by itself
     go_on.touch()
     *rest, result = items
     assert isinstance(result, ExecutionResult)
     assert result.ok
-    assert "".join(item.text or "" for item in rest) == "last\n"
+    assert "".join(item.text or "" for item in [first, *rest]) == "first\nlast\n"
 
 
 def test_half_a_line_arrives_while_the_cell_still_runs(
@@ -74,11 +75,9 @@ def test_displays_and_commands_stream_too(shared_box: Box, kernel: KernelRecord,
         f"{wait_for_file(go_on)}"
     )
     items = shared_box.stream(kernel, code, timeout=15)
-    first, second = itertools.islice(items, 2)
-    assert isinstance(first, OutputItem)
-    assert isinstance(second, OutputItem)
-    assert (first.kind, first.text) == ("display_data", "'shown'")
-    assert (second.kind, second.text) == ("stream", "from a command\n")
+    # Between a display and what others write to fd 1 no order is promised.
+    shown = {(getattr(i, "kind", ""), getattr(i, "text", "")) for i in itertools.islice(items, 2)}
+    assert shown == {("display_data", "'shown'"), ("stream", "from a command\n")}
     go_on.touch()
     *_, result = items
     assert isinstance(result, ExecutionResult)

@@ -144,3 +144,15 @@ def test_the_environment_of_whoever_started_the_keeper_reaches_nobody_else(
     assert result.output == "[]\n"
     code = "print(open(f'/proc/{os.getppid()}/environ').read())"
     assert "s3cret" not in box.execute(record, code).output
+
+
+def test_a_root_that_never_comes_up_is_given_up_and_does_not_stay(
+    environment: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "hangs_when_imported.py").write_text("import time; time.sleep(300)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("KERNELBOX_PRELOAD", "hangs_when_imported")
+    monkeypatch.setenv("KERNELBOX_START_TIMEOUT", "1")
+    with Box() as box, pytest.raises(StartupFailed, match="did not come up within 1 s"):
+        box.get_or_create("k")
+    # The fixture proves that the root is gone, too.

@@ -35,7 +35,7 @@ class Line:
         self.peer = Peer(
             self.reactor,
             near,
-            on_frame=lambda frame: self.streams.take_frame(frame),
+            on_frame=self._arrived,
             on_close=lambda: None,
         )
         self.streams = Streams(
@@ -46,6 +46,9 @@ class Line:
             on_frame=lambda frame: self.heard.append(("frame", str(frame["is"]))),
             poll_frames=self.peer.poll,
         )
+
+    def _arrived(self, frame: dict[str, object]) -> None:
+        self.streams.take_frame(frame)
 
     def write(self, which: int, text: str) -> None:
         self.outlets.write(which, text.encode())

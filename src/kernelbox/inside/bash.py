@@ -14,11 +14,13 @@ inherits, carry the conversation:
 Commands are numbered and a number runs once, so that a wake-up may be repeated. This heals the
 one race there is: a late SIGINT swallows a wake-up; the shell, idle again, says so: `Again`.
 
-To interrupt: SIGURG to the shell, then SIGINT to its process group and to the other groups that
-the command started (`timeout` makes its own). SIGINT ends programs, except background jobs, which
-bash makes ignore it; and the shell abandons the command if SIGINT was what ended its program.
-SIGURG makes it do so whatever ended it: what follows in the command doesn't run, also when the
-program had to be killed. Send neither before `Started`, or they are spent in vain.
+To interrupt, once `Started` was heard: SIGURG to the shell, and SIGINT to each of the processes
+that the command has started. SIGURG is trapped; it makes the shell abandon the command as soon as
+the program in the foreground has ended, of whatever, so that a stubborn one may be killed and yet
+nothing that follows it runs. Background jobs ignore SIGINT, as bash arranges. A program that was
+just being started may miss its SIGINT, so repeat both after a while. SIGINT to the shell itself is
+the last resort (it helps where bash hangs in an `open`, of a fifo say): should it come in the few
+instructions in which bash 5.2 prepares to wait for a program, bash signals itself for ever.
 """
 
 import re

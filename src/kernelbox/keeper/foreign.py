@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from kernelbox.errors import StartupFailed
 from kernelbox.keeper.launch import importable
+from kernelbox.keeper.roots import private
 from kernelbox.wire import Frame
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def start_foreign(keeper: Keeper, request: Frame) -> FamilyLink:
     rundir = keeper.home.rundir
     mine, theirs = socket.socketpair()
     try:
-        with open(os.path.join(rundir, "foreign.log"), "ab") as log:
+        with open(os.path.join(rundir, "foreign.log"), "ab", opener=private) as log:
             process = subprocess.Popen(
                 [
                     str(request["executable"]),

@@ -151,6 +151,7 @@ class Keeper:
         request = {
             **frame,
             "op": "become",
+            "settings": self._settings_here(frame),
             "kernel_id": kernel_id,
             "address": self.home.kernel_address(kernel_id),
             "mortal": bool(self.home.owner),
@@ -195,6 +196,10 @@ class Keeper:
         deadline = self.reactor.call_later(limit, too_late)
         link.kernel_ids.add(kernel_id)
         link.ask(request, answered)
+
+    def _settings_here(self, frame: Frame) -> Frame:
+        """The caller's settings; files of the memory store are where they go with the process."""
+        return {**frame["settings"], "runtime_dir": self.home.runtime_dir}
 
     def _created(self, name: str, content: dict[str, Any] | BoxError) -> None:
         first = True
@@ -249,7 +254,7 @@ class Keeper:
             "kernel_id": kernel_id,
             "name": name,
             "address": self.home.kernel_address(kernel_id),
-            "settings": frame["settings"],
+            "settings": self._settings_here(frame),
             "session_name": frame.get("session_name"),
             "tags": frame.get("tags"),
         }

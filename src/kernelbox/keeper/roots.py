@@ -143,7 +143,7 @@ class Root:
         environ = {name: os.environ[name] for name in _PASSED if name in os.environ}
         environ |= dict(key.start_environ)
         self._log_start = _size(self.log_path)
-        with open(self.log_path, "ab") as log:
+        with open(self.log_path, "ab", opener=private) as log:
             process = subprocess.Popen(
                 [
                     key.executable,
@@ -211,6 +211,11 @@ class Root:
         # Families it had not forked yet hear of it by the end-of-file on their own sockets.
         self._forking = []
         self._on_close(self)
+
+
+def private(path: str, flags: int) -> int:
+    """An opener for files that are nobody else's business."""
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
 def fingerprint(key: RootKey) -> tuple[Any, ...]:
