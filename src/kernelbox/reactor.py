@@ -174,9 +174,9 @@ class Peer:
                 self._reactor.watch(self.fd, self._readable, on_write=self._writable)
 
     def poll(self) -> None:
-        """Handle what has already arrived, without waiting for the reactor to say so."""
-        if not self.closed and not self._polling:
-            self._readable()
+        """Handle all that has already arrived, without waiting for the reactor to say so."""
+        while not self.closed and not self._polling and self._take_in():
+            pass
 
     def close(self) -> None:
         """Close without telling ``on_close`` (the closer knows)."""
@@ -193,28 +193,33 @@ class Peer:
         self._backlog = 0
 
     def _readable(self) -> None:
+        self._take_in()
+
+    def _take_in(self) -> bool:
+        """Receive once and handle what is whole; False: there was nothing."""
         try:
             data = self._receive()
         except BlockingIOError:
-            return
+            return False
         except OSError:
             data = b""
         if not data:
             self._lost()
-            return
+            return False
         try:
             frames = self._decoder.feed(data)
         except GarbledFrame:
             self._lost()
-            return
+            return False
         self._polling = True
         try:
             for frame in frames:
                 if self.closed:
-                    return
+                    break
                 self._on_frame(frame)
         finally:
             self._polling = False
+        return True
 
     def _receive(self) -> bytes:
         if not self._ancillary:

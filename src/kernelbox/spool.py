@@ -19,6 +19,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
+from kernelbox.errors import BadInput
+
 Event = dict[str, Any]
 
 _HEADER = struct.Struct("!IB")
@@ -26,6 +28,7 @@ _JSON, _STDOUT, _STDERR = 0, 1, 2
 _KIND_OF = {"stdout": _STDOUT, "stderr": _STDERR}
 _STREAM_OF = {kind: name for name, kind in _KIND_OF.items()}
 _IN_MEMORY = 64 * 1024
+_LONGEST_MATCH = 1_000
 
 
 def _pack(event: Event) -> tuple[int, bytes]:
@@ -85,7 +88,16 @@ class _Segment:
     def read(self, start: int, end: int) -> bytes:
         if self.memory is not None:
             return bytes(self.memory[start:end])
-        return os.pread(self.fd, end - start, start)
+        if self.fd >= 0:
+            return os.pread(self.fd, end - start, start)
+        with open(self.path, "rb") as file:
+            file.seek(start)
+            return file.read(end - start)
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
 
     def event(self, index: int) -> Event:
         start = self.offsets[index]
@@ -94,9 +106,8 @@ class _Segment:
         return _unpack(_HEADER.unpack_from(record)[1], record[_HEADER.size :])
 
     def drop(self) -> None:
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+        self.close()
+        if self.path:
             with contextlib.suppress(OSError):
                 os.unlink(self.path)
 
@@ -104,8 +115,10 @@ class _Segment:
 class Spool:
     """The events of one execution, as the warden keeps them."""
 
-    def __init__(self, folder: str, execution_id: str, *, limit: int) -> None:
-        self.folder = folder
+    def __init__(self, stem: str, execution_id: str, *, limit: int) -> None:
+        """Its files are ``stem`` and a number: the id is the client's, and no part of a path."""
+        self._stem = stem
+        self._over = False
         self.execution_id = execution_id
         self.failure: str | None = None
         self._head = limit // 2
@@ -194,6 +207,14 @@ class Spool:
         with contextlib.suppress(OSError):
             for segment in self._segments:
                 segment.to_disk(self._new_path())
+        if self._over:
+            self.seal()
+
+    def seal(self) -> None:
+        """The execution is over: a shelf full of open files would use up our descriptors."""
+        self._over = True
+        for segment in self._segments:
+            segment.close()
 
     def delete(self) -> None:
         for segment in self._segments:
@@ -202,7 +223,7 @@ class Spool:
 
     def _new_path(self) -> str:
         self._made += 1
-        return os.path.join(self.folder, f"{self.execution_id}.{self._made}")
+        return f"{self._stem}.{self._made}"
 
     def _drop_the_middle(self) -> None:
         while len(self._segments) > 2 and sum(s.size for s in self._segments[1:]) > self._tail:
@@ -236,7 +257,10 @@ class OutputPage:
 
 @dataclass(frozen=True, slots=True)
 class OutputMatch:
-    """A line of an execution's output that a search found; ``start`` is its first character."""
+    """A line of an execution's output that a search found; ``start`` is the text's first character.
+
+    Of a line over a thousand characters, ``text`` is the part around the match.
+    """
 
     line: int | None
     start: int
@@ -253,61 +277,58 @@ class SpoolReader:
     def page(self, stream: str, *, start: int, length: int) -> OutputPage:
         """``length`` characters from ``start`` on (negative: from the end)."""
         total = self._total[stream]
-        if start < 0:
-            start = max(0, total + start)
+        start = max(0, total + start) if start < 0 else min(start, total)
+        end = min(start + max(0, length), total)
         parts: list[str] = []
-        end = start + length
-        reached: int | None = None
-        missing = 0
         for at, text in self._texts(stream, start):
             if at >= end:
                 break
-            if at + len(text) <= start:
-                continue
-            if reached is None:
-                missing = max(0, at - start)
-            elif at > reached:
-                missing += at - reached
-            parts.append(text[max(0, start - at) : end - at])
-            reached = at + len(text)
+            if at + len(text) > start:
+                parts.append(text[max(0, start - at) : end - at])
         body = "".join(parts)
-        end = min(end, total)
-        missing += max(0, end - (start if reached is None else reached))
-        return OutputPage(body, start, end, total, missing)
+        return OutputPage(body, start, end, total, missing=end - start - len(body))
 
     def search(self, pattern: str, *, stream: str, limit: int) -> list[OutputMatch]:
         """Lines that match the regular expression, the first ``limit`` of them."""
-        wanted = re.compile(pattern)
+        try:
+            wanted = re.compile(pattern)
+        except re.error as error:
+            raise BadInput(f"{pattern!r} is no regular expression: {error}") from None
         found: list[OutputMatch] = []
         for number, start, line in self._lines(stream):
-            if wanted.search(line):
-                found.append(OutputMatch(number, start, line))
+            if match := wanted.search(line):
+                before = match.start() - _LONGEST_MATCH // 4
+                first = max(0, before) if len(line) > _LONGEST_MATCH else 0
+                text = line[first : first + _LONGEST_MATCH]
+                found.append(OutputMatch(number, start + first, text))
                 if len(found) >= limit:
                     break
         return found
 
     def _lines(self, stream: str) -> Iterator[tuple[int | None, int, str]]:
         number: int | None = 1
-        held, held_at = "", 0
-        expected = 0
+        held: list[str] = []
+        held_at = expected = 0
         for at, text in self._texts(stream, 0):
             if at != expected:  # the dropped middle: line numbers are not known from here on
                 if held:
-                    yield number, held_at, held
-                number, held = None, ""
+                    yield number, held_at, "".join(held)
+                number, held = None, []
             if not held:
                 held_at = at
             expected = at + len(text)
-            *whole, rest = (held + text).split("\n")
-            place = held_at
+            held.append(text)
+            if "\n" not in text:
+                continue  # joined once: a line may be as long as the whole output
+            *whole, rest = "".join(held).split("\n")
             for line in whole:
-                yield number, place, line
-                place += len(line) + 1
+                yield number, held_at, line
+                held_at += len(line) + 1
                 if number is not None:
                     number += 1
-            held, held_at = rest, place
+            held = [rest] if rest else []
         if held:
-            yield number, held_at, held
+            yield number, held_at, "".join(held)
 
     def _texts(self, stream: str, start: int) -> Iterator[tuple[int, str]]:
         """``(first character, text)`` of each record of a stream, from near ``start`` on."""

@@ -139,7 +139,7 @@ builtin exit "$__kb_x" )
 
 @dataclass(frozen=True)
 class Fds:
-    """The private descriptors' numbers in the shell: high, clear of what users close or reuse."""
+    """The private descriptors' numbers in the shell: above what users close; never below 23."""
 
     code: int = 980
     text: int = 981

@@ -57,7 +57,6 @@ class BashMember:
             (out_read, err_read),
             secrets.token_hex(MARK_TOKEN_LENGTH // 2),  # nobody writes marks here
             on_text=self._printed,
-            poll_frames=lambda: None,
         )
         reactor.watch(self._status, self._status_readable)
 
@@ -91,23 +90,27 @@ class BashMember:
         self._jobs = linux.descendants(self.pid)  # what earlier commands left running stays
         os.ftruncate(self._text, 0)
         os.pwrite(self._text, send.text, 0)
-        os.write(self._code, send.code)
+        self._wake(send.code)
 
     def interrupt(self, *, hard: bool = False) -> None:
-        """SIGINT to the shell and its command; ``hard`` kills a command that ignores it."""
+        """Make the shell abandon its command; ``hard`` kills a program that ignores it.
+
+        SIGURG is the shell's word for it, and SIGINT goes to what the command started: a SIGINT
+        that reaches bash 5.2 just as it starts a program makes it signal itself for ever, so the
+        shell itself gets one only when all else has failed.
+        """
         if not self.pid or self.ended is not None:
             return
         if not self._taken and not hard:
             self._interrupt_due = True  # the shell has not read the command yet
             return
         self._abandoned = True
-        # In this order: SIGURG makes the shell abandon the command, whatever ends its program.
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGURG)
-            os.killpg(self.pid, signal.SIGINT)
-        linux.send_signal(linux.descendants(self.pid), signal.SIGINT)
+        linux.send_signal([self.pid], signal.SIGURG)
+        fresh = [pid for pid in linux.descendants(self.pid) if pid not in self._jobs]
+        linux.send_signal(fresh, signal.SIGINT)
         if hard:
             linux.kill_descendants(self.pid, spare=self._jobs)
+            linux.send_signal([self.pid], signal.SIGINT)
 
     def kill(self, why: str) -> None:
         """End the shell and all that it runs."""
@@ -127,6 +130,10 @@ class BashMember:
         for fd in (self._status, self._code, self._text):
             os.close(fd)
         self._owner.bash_ended(self.ended)
+
+    def _wake(self, code: bytes) -> None:
+        with contextlib.suppress(BrokenPipeError):  # it has ended: the stub is about to say so
+            os.write(self._code, code)
 
     def _printed(self, name: str, text: str) -> None:
         if self._abandoned and name == "stderr":
@@ -155,7 +162,7 @@ class BashMember:
                 if self._interrupt_due:
                     self.interrupt()
             elif isinstance(event, bash.Again):
-                os.write(self._code, event.code)
+                self._wake(event.code)
             else:
                 self._streams.drain()
                 self._abandoned = False

@@ -19,38 +19,45 @@ class LineFolder:
     """Plays a terminal's carriage return: what was on the line is overwritten."""
 
     def __init__(self) -> None:
-        self._line = ""
-        self._order = 0
+        self._line: list[_Piece] = []
+        self._held = 0
+        self._returned = False
 
     def feed(self, order: int, text: str) -> list[_Piece]:
         """The text that is final now; the line that is still open is held."""
-        if self._line:
-            first, text = self._order, self._line + text
+        if self._returned or "\r" in text:
+            done = self._draw(order, text)
         else:
-            first = order
-        if "\r" in text:
-            text = _overwrite(text)
-        end = text.rfind("\n") + 1
-        self._line, self._order = text[end:], first if end == 0 else order
-        done = [(first, text[:end])] if end else []
-        if len(self._line) > _LONGEST_HELD_LINE and "\r" not in self._line:
+            end = text.rfind("\n") + 1
+            done = [*self.finish(), (order, text[:end])] if end else []
+            if end < len(text):
+                self._hold(order, text[end:])
+        if self._held > _LONGEST_HELD_LINE and not self._returned:
             done += self.finish()
         return done
 
     def finish(self) -> list[_Piece]:
-        line, self._line = self._line, ""
-        return [(self._order, line)] if line else []
+        line, self._line, self._held, self._returned = self._line, [], 0, False
+        return line
 
+    def _draw(self, order: int, text: str) -> list[_Piece]:
+        done: list[_Piece] = []
+        for number, line in enumerate(text.split("\n")):
+            if number:
+                # Also after a return: "\\r\\n" is a plain end of line.
+                done += [*self.finish(), (order, "\n")]
+            for place, drawn in enumerate(line.split("\r")):
+                if place:
+                    self._returned = True
+                if drawn:
+                    if self._returned:
+                        self.finish()
+                    self._hold(order, drawn)
+        return done
 
-def _overwrite(text: str) -> str:
-    lines = text.replace("\r\n", "\n").split("\n")
-    for number, line in enumerate(lines):
-        if "\r" in line:
-            drawn = line.split("\r")
-            # A return at the very end waits for what will be drawn over the line.
-            kept = drawn[-1] or (drawn[-2] + "\r" if number == len(lines) - 1 else drawn[-2])
-            lines[number] = kept
-    return "\n".join(lines)
+    def _hold(self, order: int, text: str) -> None:
+        self._line.append((order, text))
+        self._held += len(text)
 
 
 class HeadAndTail:
@@ -121,63 +128,110 @@ def _last(pieces: list[_Piece], size: int) -> list[_Piece]:
     return kept
 
 
+def bounded(text: str, limit: int) -> str:
+    """Head and tail of a text, ``limit`` characters in all."""
+    if len(text) <= limit:
+        return text
+    kept = HeadAndTail(limit)
+    kept.add(0, text)
+    return "".join(part for _, part in kept.pieces())
+
+
+def bounded_error(error: dict[str, Any], limit: int) -> dict[str, Any]:
+    """An error whose message and traceback, too, fit a context window."""
+    lines = error["traceback"]
+    whole = "\n".join(lines)
+    if len(whole) > limit:
+        lines = bounded(whole, limit).split("\n")
+    return {**error, "evalue": bounded(error["evalue"], limit), "traceback": lines}
+
+
+class _Stream:
+    """One stream on its way into a result: progress bars folded, the middle left out."""
+
+    def __init__(self, name: str, limit: int, metadata: dict[str, Any]) -> None:
+        self.name = name
+        self.metadata = metadata
+        self.kept = HeadAndTail(limit)
+        self._folder = LineFolder()
+
+    def add(self, order: int, text: str) -> None:
+        for piece in self._folder.feed(order, text):
+            self.kept.add(*piece)
+
+    def finish(self) -> list[_Piece]:
+        for piece in self._folder.finish():
+            self.kept.add(*piece)
+        return self.kept.pieces()
+
+    def item(self, text: str) -> dict[str, Any]:
+        metadata = dict(self.metadata)
+        return {"kind": "stream", "name": self.name, "text": text, "data": {}, "metadata": metadata}
+
+
 class Digest:
     """Collects the events of one execution and makes the output fields of its result."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._streams = {name: HeadAndTail(limit) for name in ("stdout", "stderr")}
-        self._folders = {name: LineFolder() for name in self._streams}
+        self._streams: dict[tuple[str, bool], _Stream] = {}
         self._items: list[tuple[int, dict[str, Any]]] = []
         self._order = 0
         self._return_value: str | None = None
-        self._cut_value = False
+        self.cut_value = False
+
+    @property
+    def cut_stream(self) -> bool:
+        return any(stream.kept.truncated for stream in self._streams.values())
 
     def add(self, event: Event) -> None:
         self._order += 1
         kind = event["kind"]
-        if kind == "stream" and not event.get("metadata"):
-            name = event["name"]
-            for order, text in self._folders[name].feed(self._order, event["text"]):
-                self._streams[name].add(order, text)
+        if kind == "stream":
+            metadata = event.get("metadata") or {}
+            key = (event["name"], bool(metadata))
+            if key not in self._streams:
+                self._streams[key] = _Stream(event["name"], self._limit, metadata)
+            self._streams[key].add(self._order, event["text"])
         elif kind in _SHOWN:
             item = {"kind": kind, "text": event.get("text"), "name": event.get("name")}
-            item["data"] = self._bounded(event.get("data") or {})
+            item["data"] = self._bounded(kind, event.get("data") or {})
             item["metadata"] = event.get("metadata") or {}
             if kind == "execute_result":
                 self._return_value = item["data"].get("text/plain")
-            if item["text"] is None:
+            if kind == "error":
+                item["text"] = "\n".join(item["data"]["traceback"])
+            elif item["text"] is None:
                 item["text"] = item["data"].get("text/plain")
             self._items.append((self._order, item))
 
     def finish(self) -> dict[str, Any]:
-        """``output``, ``stderr``, ``return_value``, ``outputs``, ``truncated`` and the totals."""
-        texts: dict[str, str] = {}
+        """``output``, ``stderr``, ``return_value``, ``outputs`` and ``truncated``."""
+        texts = {"stdout": "", "stderr": ""}
         items = list(self._items)
-        for name, stream in self._streams.items():
-            for order, text in self._folders[name].finish():
-                stream.add(order, text.rstrip("\r"))
-            pieces = stream.pieces()
-            texts[name] = "".join(text for _, text in pieces)
-            items += [(order, _stream_item(name, text)) for order, text in pieces if text]
+        for (name, apart), stream in self._streams.items():
+            pieces = stream.finish()
+            if not apart:
+                texts[name] = "".join(text for _, text in pieces)
+            items += [(order, stream.item(text)) for order, text in pieces if text]
         items.sort(key=lambda entry: entry[0])
         return {
             "output": texts["stdout"],
             "stderr": texts["stderr"],
             "return_value": self._return_value,
             "outputs": _joined([item for _, item in items]),
-            "truncated": self._cut_value or any(s.truncated for s in self._streams.values()),
+            "truncated": self.cut_value or self.cut_stream,
         }
 
-    def _bounded(self, data: dict[str, Any]) -> dict[str, Any]:
+    def _bounded(self, kind: str, data: dict[str, Any]) -> dict[str, Any]:
         """The representations of a value, with plain text held to the limit as well."""
+        if kind == "error":
+            return bounded_error(data, self._limit)
         plain = data.get("text/plain")
         if not isinstance(plain, str) or len(plain) <= self._limit:
             return data
-        kept = HeadAndTail(self._limit)
-        kept.add(0, plain)
-        self._cut_value = True
-        return {**data, "text/plain": "".join(text for _, text in kept.pieces())}
+        self.cut_value = True
+        return {**data, "text/plain": bounded(plain, self._limit)}
 
 
 _SHOWN = {
@@ -188,10 +242,6 @@ _SHOWN = {
     "clear_output",
     "error",
 }
-
-
-def _stream_item(name: str, text: str) -> dict[str, Any]:
-    return {"kind": "stream", "name": name, "text": text, "data": {}, "metadata": {}}
 
 
 def _joined(items: list[dict[str, Any]]) -> list[dict[str, Any]]:

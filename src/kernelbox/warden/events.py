@@ -43,6 +43,13 @@ def clean_error(error: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def weight(event: Event) -> int:
+    """About how many characters an event holds."""
+    data: dict[str, Any] = event.get("data") or {}
+    parts = (event.get("text"), *data.values())
+    return sum(len(part) for part in parts if isinstance(part, str))
+
+
 def _bundle(kind: str, frame: Frame) -> Event:
     data = frame.get("data") if isinstance(frame.get("data"), dict) else {}
     event: Event = {"kind": kind, "data": data, "metadata": frame.get("metadata") or {}}

@@ -79,8 +79,10 @@ class Execution:
         elapsed = time.monotonic() - self.started_at if self.started_at else 0.0
         digest = self.digest.finish()
         notes = list(self.notes)
-        if digest["truncated"]:
+        if self.digest.cut_stream:
             notes.append(f"output was cut; output(kernel, {self.id!r}) reads all of it")
+        if self.digest.cut_value:
+            notes.append("a value was cut; it is whole in the kernel (the last one is _)")
         if self.spool is not None and self.spool.failure:
             notes.append(self.spool.failure)
         self.result = {

@@ -95,6 +95,9 @@ class ForeignMember:
 
     # -- what a kernel wants of its member --------------------------------------------------
 
+    def catch_up(self) -> None:
+        """Its messages come one by one, each with its request; there is nothing to fetch."""
+
     def give_to(self, owner: MemberOwner) -> None:
         self._owner = owner
 

@@ -12,7 +12,8 @@ from kernelbox.inside import linux
 from kernelbox.reactor import Reactor, Timer
 from kernelbox.spool import Event
 from kernelbox.warden.bash_member import BashMember
-from kernelbox.warden.events import clean_error, event_of
+from kernelbox.warden.digest import bounded_error
+from kernelbox.warden.events import clean_error, event_of, weight
 from kernelbox.warden.execution import Execution, Loss, failed
 from kernelbox.warden.exits import Exit, oom_kills
 from kernelbox.warden.history import History
@@ -22,7 +23,8 @@ from kernelbox.warden.member import Member, process_facts
 from kernelbox.warden.shelf import Shelf
 from kernelbox.wire import Frame
 
-_MOST_BACKGROUND_TEXT = 100_000
+_MOST_BACKGROUND = 100_000
+_KEPT_FOR_THE_NEXT = {"stream", "display_data", "update_display_data", "error"}
 
 
 class Observer(Protocol):
@@ -64,8 +66,9 @@ class Kernel:
         self._queue: deque[Job] = deque()
         self._timers: list[Timer] = []
         self._when_ready: list[Callable[[str | None], None]] = []
-        self._background: list[Event] = []
+        self._background: deque[Event] = deque()
         self._background_size = 0
+        self._background_dropped = 0
         self._questions = 0
 
     # -- asking for things ------------------------------------------------------------------
@@ -307,15 +310,15 @@ class Kernel:
         if job.expect_epoch is not None and job.expect_epoch != self.epoch:
             job.finish({"status": "error", "mismatch": True, **self._truth()})
             return
+        if self.member is not None:
+            self.member.catch_up()
         self.current = self.last_job = job
         job.started_at = time.monotonic()
         job.oom_before = oom_kills()
         if job.spool is None and not job.internal:
             job.spool = self.shelf.new_spool(job.id)
         if self._background and not job.internal:
-            for event in self._background:
-                job.add(event)
-            self._background, self._background_size = [], 0
+            self._hand_over_background(job)
         for observer in self.observers:
             observer.started(job)
         if job.timeout is not None:
@@ -383,8 +386,8 @@ class Kernel:
         elif frame.get("ok"):
             outcome = {"status": "success", "error": None}
         else:
-            error = job.error or frame.get("error") or {}
-            outcome = {"status": "error", "error": clean_error(error)}
+            error = clean_error(frame.get("error") or job.error or {})
+            outcome = {"status": "error", "error": bounded_error(error, job.limit)}
             if job.cancelled and outcome["error"]["ename"] == "KeyboardInterrupt":
                 outcome["error"]["evalue"] = outcome["error"]["evalue"] or job.cancelled
         self._finish(job, outcome)
@@ -617,12 +620,27 @@ class Kernel:
             for observer in self.observers:
                 observer.happened(job, event)
             return
-        if event["kind"] == "stream" and self._background_size < _MOST_BACKGROUND_TEXT:
+        if event["kind"] in _KEPT_FOR_THE_NEXT:
             # Nobody's cell is running: a thread, a task or a process that an earlier one left.
-            self._background_size += len(event["text"])
-            self._background.append({**event, "metadata": {"background": True}})
+            marked = {**(event.get("metadata") or {}), "background": True}
+            self._background.append({**event, "metadata": marked})
+            self._background_size += weight(event)
+            while self._background_size > _MOST_BACKGROUND and len(self._background) > 1:
+                gone = weight(self._background.popleft())
+                self._background_size -= gone
+                self._background_dropped += gone
         for observer in self.observers:
             observer.happened(job if isinstance(job, Question) else self.last_job, event)
+
+    def _hand_over_background(self, job: Execution) -> None:
+        if self._background_dropped:
+            words = f"[… {self._background_dropped:,} characters from between cells left out …]\n"
+            metadata = {"background": True}
+            job.add({"kind": "stream", "name": "stdout", "text": words, "metadata": metadata})
+        for event in self._background:
+            job.add(event)
+        self._background.clear()
+        self._background_size = self._background_dropped = 0
 
     def _input_wanted(self, job: Execution, frame: Frame) -> None:
         if job.on_input is None:

@@ -40,7 +40,7 @@ class PythonMember:
         self._peer = Peer(
             reactor,
             channel.lifeline,
-            on_frame=self._said,
+            on_frame=self._arrived,
             on_close=self._lifeline_closed,
             ancillary=True,
         )
@@ -49,6 +49,7 @@ class PythonMember:
             (channel.stdout, channel.stderr),
             channel.token,
             on_text=lambda name, text: self._owner.member_printed(self, name, text),
+            on_frame=self._said,
             poll_frames=self._peer.poll,
         )
 
@@ -59,6 +60,10 @@ class PythonMember:
         if frame["op"] == "run":
             self._entering, self._interrupt_due = True, False
         self._peer.send(frame, fds or ())
+
+    def catch_up(self) -> None:
+        """Take in what was printed up to now, so that the next cell is not taken for its author."""
+        self._streams.catch_up()
 
     def interrupt(self) -> None:
         """SIGINT to the interpreter and what it runs: its process group.
@@ -86,7 +91,6 @@ class PythonMember:
         if self.ended is not None:
             return
         self.ended = explain(status, killed_by_us=self.killed_by_us, oom_kills=oom_kills)
-        self._peer.poll()
         self._streams.drain(last=True)
         self.close()
         self._owner.member_ended(self, self.ended)
@@ -116,8 +120,10 @@ class PythonMember:
                 parts.append(data)
         return b"".join(parts).decode("utf-8", "replace")
 
+    def _arrived(self, frame: Frame) -> None:
+        self._streams.take_frame(frame)
+
     def _said(self, frame: Frame) -> None:
-        self._streams.before_frame(frame.pop("place", None))
         if frame.get("op") == "hello":
             self.inner_pid = int(frame.get("pid", 0))
             self.pid = self._peer.sender_pid
@@ -127,8 +133,6 @@ class PythonMember:
                 self._interrupt_due = False
                 self.interrupt()
         self._owner.member_said(self, frame)
-        if self.ended is None:
-            self._streams.after_frame()
 
     def _lifeline_closed(self) -> None:
         """Not yet a death: the stub's report is. One that never comes means a cell closed it."""

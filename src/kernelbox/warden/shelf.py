@@ -27,15 +27,21 @@ class Shelf:
         self._kept: OrderedDict[str, Execution] = OrderedDict()
         self._size = 0
         self._in_memory = 0
+        self._made = 0
 
     def new_spool(self, execution_id: str) -> Spool:
-        return Spool(self.folder, execution_id, limit=self._limit)
+        self._made += 1
+        stem = os.path.join(self.folder, str(self._made))
+        return Spool(stem, execution_id, limit=self._limit)
 
     def keep(self, execution: Execution) -> None:
         """Put a finished execution on the shelf; the oldest make room for it."""
         spool = execution.spool
+        if execution.id in self._kept:
+            self._throw_away(self._kept.pop(execution.id))  # a client used its id again
         self._kept[execution.id] = execution
         if spool is not None:
+            spool.seal()
             self._size += spool.size
             self._in_memory += spool.in_memory
         while len(self._kept) > self._keep or (len(self._kept) > 1 and self._size > self._total):

@@ -1,7 +1,8 @@
-"""The reading end of an interpreter's output pipes: bytes become text, in the order of the marks.
+"""The reading end of an interpreter's output: bytes and frames, in the order of their numbers.
 
 The other half, with the reasons, is ``inside/outlets.py``. Marks can be forged by the code in the
-interpreter; all it gains is to disorder its own output, so nothing here ever waits for a mark.
+interpreter; all it gains is to disorder its own output, for nothing here ever waits for a number:
+what is not there after a look into all three is taken for lost.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Callable
 
 from kernelbox.inside.outlets import mark_length, mark_prefix
 from kernelbox.reactor import Reactor
+from kernelbox.wire import Frame
 
 STDOUT, STDERR = 0, 1
 NAMES = ("stdout", "stderr")
@@ -24,9 +26,9 @@ NAMES = ("stdout", "stderr")
 _CHUNK = 1 << 16
 _PAUSE = 0.002
 _BUSY_CHUNK = 1 << 14
-_MOST_HELD = 1 << 20
+_LARGEST_PIPE = 1 << 20
 
-_Item = str | tuple[str, int]
+_Item = str | int
 
 
 class Splitter:
@@ -42,17 +44,17 @@ class Splitter:
         data = self._rest + data
         self._rest = b""
         items: list[_Item] = []
+        start = 0
         while True:
-            at = data.find(self._prefix)
-            if at < 0:
+            at = data.find(self._prefix, start)
+            end = at + self._length
+            if at < 0 or len(data) < end:
                 break
-            if len(data) < at + self._length:
-                break
-            mark = data[at + len(self._prefix) : at + self._length]
-            self._text(items, data[:at])
+            self._text(items, data[start:at])
             with contextlib.suppress(ValueError):
-                items.append((chr(mark[0]), int(mark[1:9], 16)))
-            data = data[at + self._length :]
+                items.append(int(data[at + len(self._prefix) : end - 1], 16))
+            start = end
+        data = data[start:]
         if not last:
             keep = self._unfinished_mark(data)
             self._rest, data = data[len(data) - keep :], data[: len(data) - keep]
@@ -75,7 +77,7 @@ class Splitter:
 
 
 class Streams:
-    """Both pipes of one interpreter; ``on_text(name, text)`` is called in the right order."""
+    """Both pipes of one interpreter and its frames, handed on in the right order."""
 
     def __init__(
         self,
@@ -84,47 +86,47 @@ class Streams:
         token: str,
         *,
         on_text: Callable[[str, str], None],
-        poll_frames: Callable[[], None],
+        on_frame: Callable[[Frame], None] = lambda frame: None,
+        poll_frames: Callable[[], object] = lambda: None,
     ) -> None:
+        """``poll_frames`` has all that can be received now given to :meth:`take_frame`."""
         self._reactor = reactor
         self._fds: list[int] = list(fds)
         self._splitters = [Splitter(token), Splitter(token)]
-        self._queues: list[deque[_Item]] = [deque(), deque()]
-        self._held = [0, 0]
+        self._pipes: list[deque[_Item]] = [deque(), deque()]
+        self._frames: deque[Frame] = deque()
         self._on_text = on_text
+        self._on_frame = on_frame
         self._poll_frames = poll_frames
-        self._place = 0
-        self._frames = 0
-        self._publishing = False
+        self._merging = False
+        self._due = False
         self._unread = array.array("i", [0])
         self._waiting_pipes = [lambda: self._readable(STDOUT), lambda: self._readable(STDERR)]
         for which, fd in enumerate(fds):
             os.set_blocking(fd, False)
             reactor.watch(fd, self._waiting_pipes[which])
 
-    def before_frame(self, place: list[int] | None) -> None:
-        """A frame is about to be handled: first comes all that was written before it."""
-        if place is not None:
-            mask, number = place
-            for which in (STDOUT, STDERR):
-                if mask & (1 << which):
-                    self._advance(which, number)
-            self._place = max(self._place, number)
-        self._frames += 1
+    def take_frame(self, frame: Frame) -> None:
+        """A frame has arrived; it is handed on in its turn, once all that came with it is here."""
+        self._frames.append(frame)
+        if not self._due:
+            self._due = True
+            self._reactor.call_soon(self._merge)
 
-    def after_frame(self) -> None:
-        """A frame was handled: what was held back for it may follow."""
-        self._publish()
+    def catch_up(self) -> None:
+        """Hand on everything that is here now."""
+        self._read_all(STDOUT)
+        self._read_all(STDERR)
+        self._merge()
 
     def drain(self, *, last: bool = False) -> None:
-        """Hand on everything that is in the pipes now, marks or no marks."""
-        for which in (STDOUT, STDERR):
-            self._read_all(which)
-            if last:
-                self._take(which, self._splitters[which].feed(b"", last=True))
-        self._place = self._frames = 1 << 62
-        self._publish()
-        self._place = self._frames = 0 if last else 1 << 62
+        """The same; ``last``: the writer is dead, and half a character will never be whole."""
+        self._poll_frames()
+        self.catch_up()
+        if last:
+            for which in (STDOUT, STDERR):
+                self._pipes[which] += self._splitters[which].feed(b"", last=True)
+            self._merge()
 
     def close(self) -> None:
         for which, fd in enumerate(self._fds):
@@ -143,14 +145,14 @@ class Streams:
             self._reactor.call_later(_PAUSE, lambda: self._read_after_pause(which, fd))
             return
         self._read_once(which)
-        self._publish()
+        self._merge()
 
     def _read_after_pause(self, which: int, fd: int) -> None:
         if self._fds[which] != fd:
             return
         self._reactor.watch(fd, self._waiting_pipes[which])
         self._read_once(which)
-        self._publish()
+        self._merge()
 
     def _read_once(self, which: int) -> int:
         fd = self._fds[which]
@@ -166,73 +168,63 @@ class Streams:
             # Every writer has closed it; the stub tells whether the interpreter lives.
             self._reactor.forget(fd)
             return 0
-        self._take(which, self._splitters[which].feed(data))
+        self._pipes[which] += self._splitters[which].feed(data)
         return len(data)
 
     def _read_all(self, which: int) -> None:
-        while self._read_once(which):
-            pass
+        # A process that never stops writing must not keep us here: more than a pipe can hold was
+        # not in it when we came.
+        taken = 0
+        while taken < _LARGEST_PIPE and (size := self._read_once(which)):
+            taken += size
 
-    def _take(self, which: int, items: list[_Item]) -> None:
-        self._queues[which] += items
-        self._held[which] += sum(len(item) for item in items if isinstance(item, str))
-
-    def _publish(self) -> None:
-        """Hand on text up to the first mark whose time has not come, on both pipes."""
-        if self._publishing:
+    def _merge(self) -> None:
+        """Hand on all that has been read, the lowest number first."""
+        self._due = False
+        if self._merging:
             return
-        self._publishing = True
+        self._merging = True
         try:
-            again = True
-            while again:
-                again = False
-                for which in (STDOUT, STDERR):
-                    again |= self._publish_one(which)
+            looked = 0  # up to this number nothing is unread any more
+            while True:
+                self._hand_on_text()
+                heads = self._heads()
+                if not heads:
+                    return
+                if min(heads) > looked:
+                    # All before the highest number we have seen was written before it.
+                    looked = self._highest()
+                    self._read_all(STDOUT)
+                    self._read_all(STDERR)
+                    self._poll_frames()
+                    self._hand_on_text()
+                    heads = self._heads()
+                self._take_turn(min(heads))
         finally:
-            self._publishing = False
+            self._merging = False
 
-    def _publish_one(self, which: int) -> bool:
-        moved = False
-        queue = self._queues[which]
-        while queue:
-            item = queue[0]
-            if isinstance(item, tuple) and not self._due(which, item):
-                break
-            # The wait above may have handled the queue itself.
-            if queue and queue[0] is item:
-                queue.popleft()
-                moved = True
-                self._emit(which, item)
-        return moved
+    def _hand_on_text(self) -> None:
+        """Text that no mark stands before: it belongs to a turn that has come already."""
+        for which, pipe in enumerate(self._pipes):
+            while pipe and isinstance(pipe[0], str):
+                self._on_text(NAMES[which], str(pipe.popleft()))
 
-    def _due(self, which: int, mark: tuple[str, int]) -> bool:
-        kind, number = mark
-        if self._held[which] > _MOST_HELD:
-            return True  # a forged mark must not make us hold output without bound
-        if kind == "A":
-            if number > self._place:
-                self._advance(1 - which, number)
-                self._place = max(self._place, number)
-            return True
-        if kind == "F":
-            if number > self._frames:
-                self._publishing = False
-                self._poll_frames()
-                self._publishing = True
-            return number <= self._frames
-        return number <= self._place
+    def _heads(self) -> list[int]:
+        heads = [pipe[0] for pipe in self._pipes if pipe and isinstance(pipe[0], int)]
+        return [*heads, _number(self._frames[0])] if self._frames else heads
 
-    def _advance(self, which: int, number: int) -> None:
-        """Hand on the text of a pipe up to the place with this number, which is in it by now."""
-        self._read_all(which)
-        queue = self._queues[which]
-        while queue:
-            item = queue.popleft()
-            if isinstance(item, tuple) and item[0] == "H" and item[1] >= number:
+    def _highest(self) -> int:
+        marks = [item for pipe in self._pipes for item in pipe if isinstance(item, int)]
+        return max(*marks, *map(_number, self._frames), 0)
+
+    def _take_turn(self, number: int) -> None:
+        for pipe in self._pipes:
+            if pipe and pipe[0] == number:
+                pipe.popleft()
                 return
-            self._emit(which, item)
+        self._on_frame(self._frames.popleft())
 
-    def _emit(self, which: int, item: _Item) -> None:
-        if isinstance(item, str):
-            self._held[which] -= len(item)
-            self._on_text(NAMES[which], item)
+
+def _number(frame: Frame) -> int:
+    number = frame.get("n")
+    return number if isinstance(number, int) else 0

@@ -11,6 +11,7 @@ from kernelbox.errors import BoxError, EpochMismatch, KernelNotFound, to_wire
 from kernelbox.reactor import Peer
 from kernelbox.spool import Event
 from kernelbox.warden.execution import Execution, Result
+from kernelbox.warden.member import cell_stack
 from kernelbox.wire import Frame, build_id
 
 if TYPE_CHECKING:
@@ -249,7 +250,7 @@ class NativeClient:
             if (fresh or not any(parts)) and time.monotonic() < deadline:
                 self._family.reactor.call_later(0.005, collect)
                 return
-            status["stack"] = "".join(parts) or None
+            status["stack"] = cell_stack("".join(parts)) or None
             self._reply(request, status)
 
         self._family.reactor.call_later(0.002, collect)
