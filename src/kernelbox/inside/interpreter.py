@@ -46,6 +46,7 @@ class Interpreter:
         self.user_loop = UserLoop()
         self.comms = Comms()
         self.pid = 0
+        self.notes: list[str] = []  # what its root could not preload
         self._private: list[int] = []
         self._forking = False
         shell.kernel = KernelFacade(self.comms)
@@ -189,7 +190,7 @@ class Interpreter:
 
     def _begin(self, frame: Frame) -> list[str]:
         """Become the caller's kernel: their folder, their environment, a seed of our own."""
-        notes = []
+        notes = list(self.notes)
         environ = frame["environ"]
         for name in [name for name in os.environ if name not in environ]:
             del os.environ[name]

@@ -106,6 +106,15 @@ def children(pid: int) -> list[int]:
     return found
 
 
+def is_running(pid: int) -> bool:
+    """Whether a process is there and has not ended: not a zombie."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b") ")[2][:1] not in b"ZX"
+    except OSError:
+        return False
+
+
 def descendants(pid: int) -> list[int]:
     """Everything below a process, parents before their children."""
     found: list[int] = []

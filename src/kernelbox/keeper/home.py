@@ -49,10 +49,7 @@ def locate(settings: Settings) -> Home:
     key = f"{registry}\0{runtime}" + (f"\0{owner}" if owner else "")
     digest = hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()[:16]
     rundir = os.path.join(_base(), digest)
-    if owner:
-        runtime = os.path.join(rundir, "runtime")
-        registry = ""
-    return Home(registry, runtime, rundir, owner)
+    return Home("" if owner else registry, runtime, rundir, owner)
 
 
 def prepare(home: Home) -> None:

@@ -279,7 +279,7 @@ class Keeper:
             link = root.fork_family(self._new_link)
         if spares:
             self.reactor.call_later(_REFILL_DELAY, lambda: self._refill(key, spares))
-        return link, [*root.notes, *decisions.fresh_start_notes(key, self._roots)]
+        return link, decisions.fresh_start_notes(key, self._roots)
 
     def _root(self, key: RootKey) -> Root:
         root = self._roots.get(key)

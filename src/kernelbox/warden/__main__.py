@@ -23,6 +23,7 @@ from kernelbox.wire import encode
 def main(argv: list[str]) -> None:
     control = socket.socket(fileno=int(argv[1]))
     linux.set_name("kb-root")
+    linux.die_with_parent()  # a module that hangs while it is preloaded must not keep us for ever
     os.makedirs(argv[2], mode=0o700, exist_ok=True)
     interpreter, failures = root.build(argv[2], argv[3:])
     with contextlib.suppress(Exception):

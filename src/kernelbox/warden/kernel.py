@@ -190,7 +190,8 @@ class Kernel:
             case "forked" if isinstance(self.current, ForkOrder):
                 self._forked(self.current, frame)
             case "begun":
-                self.identity.notes.extend(frame.get("notes", ()))
+                known = self.identity.notes  # a restarted interpreter says the same again
+                known.extend(note for note in frame.get("notes", ()) if note not in known)
                 self._begun()
             case _:
                 event = event_of(frame)
@@ -236,7 +237,8 @@ class Kernel:
     def background_work(self) -> bool:
         """Processes that a cell or a bash command left running."""
         pids = [p.pid for p in (self.member, self.bash) if p is not None and p.pid]
-        return any(linux.children(pid) for pid in pids)
+        # Bash reaps a job that has ended only when it comes to its next command.
+        return any(linux.is_running(child) for pid in pids for child in linux.children(pid))
 
     @property
     def busy(self) -> bool:
