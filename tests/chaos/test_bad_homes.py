@@ -164,7 +164,8 @@ def test_the_registry_is_written_when_the_disk_has_room_again(
     monkeypatch.setenv("KERNELBOX_REGISTRY_PATH", str(registry))
     with Box() as box:
         box.get_or_create("first")
-        waiting(lambda: "first" in registry.read_text(), what="the registry to be written")
+        waiting(registry.exists, what="the registry to be written")
+        assert "first" in registry.read_text()
         before = registry.read_text()
         ballast = fill(small_disk)
         record = box.get_or_create("second")

@@ -29,7 +29,7 @@ def cycle(box: Box, count: int) -> None:
         assert box.destroy(record)
 
 
-@pytest.mark.parametrize("count", [40, pytest.param(200, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("count", [200])
 def test_kernels_that_come_and_go_leave_nothing_in_keeper_and_root(stage, waiting, count) -> None:
     box: Box = stage.box
     box.get_or_create("stays")

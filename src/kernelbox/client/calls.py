@@ -57,7 +57,7 @@ Effect = Ask | StartKeeper | Pause
 Call = Generator[Effect, Any, _T]
 KernelLike = KernelRecord | str
 
-_KEEPER_TRIES = 4
+_KEEPER_TRIES = 12
 _START_MARGIN = 10.0  # the keeper gives up first, and says why
 _NOTICE_TRIES = 40
 _NOTICE_PAUSE = 0.025
@@ -95,7 +95,7 @@ class Calls:
         """Ask the keeper, starting it if need be. Its requests can all be repeated safely."""
         request = {**request, "settings": self.settings.to_wire()}
         last = "it did not answer"
-        for _ in range(_KEEPER_TRIES):
+        for tried in range(_KEEPER_TRIES):
             try:
                 if not self._greeted:
                     yield from self._greet()
@@ -107,6 +107,7 @@ class Calls:
                 if error.late:
                     break
                 yield StartKeeper(self.home)
+                yield Pause(0.01 * tried)  # keepers that hand over to each other need a moment
         raise KeeperUnavailable(
             f"the keeper of {self.home.runtime_dir!r} cannot be reached: {last}. "
             f"Its log is {os.path.join(self.home.rundir, 'keeper.log')!r}."

@@ -173,7 +173,7 @@ class Interpreter:
             # An interrupt between IPython's own lines, or a failure of IPython itself.
             self.interrupts.stop()
             reply["ok"] = False
-            failure = _interrupt_behind(error) or error
+            failure = KeyboardInterrupt() if self.interrupts.struck else error
         if os.getpid() != self.pid:
             # os.fork() in the cell: the copy must not come back as a second interpreter.
             linux.flush_c_buffers()
@@ -248,17 +248,6 @@ def _exit_code(failure: BaseException | None) -> int:
     if code is None:
         return 0
     return code & 0xFF if isinstance(code, int) else 1
-
-
-def _interrupt_behind(error: BaseException) -> BaseException | None:
-    """The interrupt that made IPython's own code trip, if that is what happened."""
-    seen = 0
-    while error.__context__ is not None and seen < 10:
-        error = error.__context__
-        seen += 1
-        if isinstance(error, KeyboardInterrupt):
-            return error
-    return None
 
 
 def reseed() -> None:

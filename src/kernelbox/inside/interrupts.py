@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import NoReturn
 
 
 class Interrupts:
@@ -16,6 +17,7 @@ class Interrupts:
         self._cell_runs = False
         self._held = 0
         self._pending = False
+        self.struck = False
         self._main = threading.main_thread().ident
 
     def install(self) -> None:
@@ -25,7 +27,7 @@ class Interrupts:
     @contextmanager
     def cell(self) -> Iterator[None]:
         """While this is entered, SIGINT raises KeyboardInterrupt."""
-        self._pending = False
+        self._pending = self.struck = False
         self._cell_runs = True
         try:
             yield
@@ -49,7 +51,7 @@ class Interrupts:
             self._held -= 1
             if self._pending and not self._held and self._cell_runs:
                 self._pending = False
-                raise KeyboardInterrupt
+                self._strike()
 
     def _arrived(self, number: int, frame: FrameType | None) -> None:
         if not self._cell_runs:
@@ -57,4 +59,8 @@ class Interrupts:
         if self._held:
             self._pending = True
             return
+        self._strike()
+
+    def _strike(self) -> NoReturn:
+        self.struck = True  # IPython's own code may trip over it and raise something else
         raise KeyboardInterrupt

@@ -25,13 +25,21 @@ from kernelbox.keeper.endings import Endings, Reply
 from kernelbox.keeper.foreign import start_foreign
 from kernelbox.keeper.home import Home, remove_files, vacate
 from kernelbox.keeper.registry import Grave, Record, Registry
-from kernelbox.keeper.roots import FamilyLink, Root, RootKey, WardenGone, fingerprint, key_for
+from kernelbox.keeper.roots import (
+    FamilyLink,
+    Root,
+    RootKey,
+    WardenGone,
+    fingerprint,
+    key_for,
+    newest_source,
+)
 from kernelbox.reactor import Peer, Reactor, Timer
 from kernelbox.wire import PROTOCOL, Frame, build_id
 
 _EXIT_STATUS_PATIENCE = 0.05
 _REFILL_DELAY = 0.15
-_FINGERPRINT_EVERY = 1.0
+_WALK_EVERY = 1.0
 _TRIES = 3
 _MOST_ROOTS = 4
 _END_PATIENCE = 10.0
@@ -284,12 +292,10 @@ class Keeper:
     def _root(self, key: RootKey) -> Root:
         root = self._roots.get(key)
         now = time.monotonic()
-        if root is not None and now - self._fingerprinted.get(key, 0) > _FINGERPRINT_EVERY:
-            self._fingerprinted[key] = now
-            if fingerprint(key) != root.fingerprint:
-                # Packages changed under it: what it has imported is no longer what is installed.
-                self._drop_root(root)
-                root = None
+        if root is not None and self._is_stale(root, now):
+            # Packages changed under it: what it has imported is no longer what is installed.
+            self._drop_root(root)
+            root = None
         if root is None:
             while len(self._roots) >= _MOST_ROOTS:
                 self._drop_root(min(self._roots.values(), key=lambda other: other.used_at))
@@ -307,6 +313,15 @@ class Keeper:
             self._root_pids.add(root.pid)
             self._fingerprinted[key] = now
         return root
+
+    def _is_stale(self, root: Root, now: float) -> bool:
+        if fingerprint(root.key) != root.fingerprint:
+            return True
+        # Walking over all our sources takes a while, so it is not done for every kernel.
+        if now - self._fingerprinted.get(root.key, 0) < _WALK_EVERY:
+            return False
+        self._fingerprinted[root.key] = now
+        return newest_source(root.key) != root.newest_source
 
     def _drop_root(self, root: Root) -> None:
         self._roots.pop(root.key, None)

@@ -135,6 +135,7 @@ class Root:
         self.notes: list[str] = []
         self.used_at = time.monotonic()
         self.fingerprint = fingerprint(key)
+        self.newest_source = newest_source(key)
         self.log_path = os.path.join(rundir, "root.log")
         self._forking: list[FamilyLink] = []
         self._on_exit = on_exit
@@ -231,12 +232,12 @@ def fingerprint(key: RootKey) -> tuple[Any, ...]:
     for folder in sorted(folders):
         with contextlib.suppress(OSError):
             times.append((folder, os.stat(folder).st_mtime_ns))
+    return tuple(times)
+
+
+def newest_source(key: RootKey) -> int:
+    """The latest change of our own source files (an editable install, an upgrade in place)."""
     package = os.path.join(key.package_parent, "kernelbox")
-    return (*times, newest_source(package))
-
-
-def newest_source(package: str) -> int:
-    """The latest change of a package's source files; caches do not count."""
     newest = 0
     for folder, subfolders, files in os.walk(package):
         if "__pycache__" in subfolders:

@@ -216,11 +216,17 @@ class Kernel:
         if not was_ready:
             self._start_failed(f"the interpreter did not come up: {exit.cause}")
             return
-        told = isinstance(self.current, Execution)
         loss = Loss("lost", exit.cause, exit.ename)
-        self._lose(loss)
-        if told:
-            self.loss = None
+        job = self.current
+        if isinstance(job, Execution) and job.language == "bash":
+            # The shell lives; its command goes on, and its result tells of Python's loss.
+            self.epoch += 1
+            self.loss = loss
+            self._abort_queue(loss)
+        else:
+            self._lose(loss)
+            if isinstance(job, Execution):
+                self.loss = None  # that execution's result has told of it
         self.start_interpreter()
 
     # -- ending -----------------------------------------------------------------------------
