@@ -219,6 +219,7 @@ class Interpreter:
         self.lifeline = outbox.lifeline = _Sink()  # type: ignore[assignment]
         try:
             with _silence():
+                self._begin({"environ": dict(os.environ), "cwd": "/"})
                 for code in FIRST_CELL:
                     self._run_cell({"code": code})
         finally:

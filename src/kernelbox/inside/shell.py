@@ -22,6 +22,7 @@ from traitlets.config import Config
 
 from kernelbox.inside.comms import Comms
 from kernelbox.inside.faces import Face, compact
+from kernelbox.inside.formatting import QuickFormatter
 from kernelbox.inside.lifeline import Lifeline
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -190,6 +191,10 @@ class Shell(InteractiveShell):
 
         self.set_hook("show_in_pager", show, 99)
         self.set_hook("editor", edit, 0)
+
+    def init_display_formatter(self) -> None:
+        self.display_formatter = QuickFormatter(parent=self)
+        self.configurables.append(self.display_formatter)  # type: ignore[arg-type]
 
     def init_io(self) -> None:
         """The streams are set up by the interpreter."""

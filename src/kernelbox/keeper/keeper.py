@@ -586,7 +586,8 @@ class Keeper:
             self.registry.save()
             with contextlib.suppress(OSError):
                 os.unlink(self.home.keeper_address)
-            if not self.registry.kernels:
+            # One that is just coming up is found by its socket, by the keeper that takes over.
+            if not self.registry.kernels and not self._creating:
                 vacate(self.home)
         self.reactor.stop()
 

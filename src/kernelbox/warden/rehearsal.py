@@ -48,7 +48,7 @@ def rehearse(folder: str) -> None:
     lifeline = socket.socket(fileno=channel.far.pop(0))
     interpreter = _End(lifeline)
     try:
-        _play(family, keeper, interpreter, stage)
+        _play(family, keeper, interpreter, stage=stage)
     finally:
         for household in list(family.households.values()):
             if member := household.kernel.member:
@@ -61,7 +61,7 @@ def rehearse(folder: str) -> None:
         shutil.rmtree(stage, ignore_errors=True)
 
 
-def _play(family: Family, keeper: _End, interpreter: _End, stage: str) -> None:
+def _play(family: Family, keeper: _End, interpreter: _End, *, stage: str) -> None:
     kernel_id = str(uuid.uuid4())
     settings = Settings(
         registry_path=os.path.join(stage, "registry.json"), runtime_dir=os.path.join(stage, "r")
