@@ -155,7 +155,7 @@ def test_children_that_outlive_the_cell_keep_printing_and_end_with_the_kernel(
     go_on.touch()
     heard = ""
     deadline = time.monotonic() + 10
-    while "late" not in heard and time.monotonic() < deadline:
+    while "late\n" not in heard and time.monotonic() < deadline:
         heard += streamed(box.execute(kernel, "None"))
     assert heard == "late\n"
     box.destroy(kernel)

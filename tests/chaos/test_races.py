@@ -82,6 +82,20 @@ def test_destroying_many_answers_only_when_their_processes_are_gone(shared_stage
     assert threads(destroy, 6) == [[]] * 6
 
 
+@pytest.mark.parametrize("end", [lambda box: box.wipe(), lambda box: box.destroy("coming")])
+def test_a_kernel_that_is_just_being_made_ends_too(stage, waiting, end) -> None:
+    """The first kernel of a home waits for its root; whoever wanted it may be gone by then."""
+    making = stage.submit(stage.box.get_or_create, "coming")
+    waiting(stage.keepers, what="the keeper to start")
+    with Box() as other:
+        while not end(other):  # its request may not have arrived yet
+            time.sleep(0.001)
+        assert other.list_kernels() == []
+    assert making.result(10).name == "coming"
+    with pytest.raises(KernelNotFound):
+        stage.box.execute("coming", "1")
+
+
 def test_an_execution_that_races_with_idleness_is_run_or_told_that_the_kernel_is_lost(
     environment, monkeypatch, stopwatch
 ) -> None:

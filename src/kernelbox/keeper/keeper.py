@@ -486,6 +486,9 @@ class Keeper:
     def _op_destroy(self, frame: Frame, reply: Reply) -> None:
         wanted = str(frame["kernel"])
         record = self._find(wanted) or self.registry.find(wanted)
+        if record is None and wanted in self._creating:
+            self._destroy_when_made(wanted, reply)
+            return
         if record is None:
             # What died by itself is gone: destroying it means that nobody needs to hear of it.
             grave = self.registry.grave(wanted)
@@ -498,19 +501,33 @@ class Keeper:
 
     def _op_wipe(self, frame: Frame, reply: Reply) -> None:
         records = list(self.registry.kernels.values())
-        waiting = {record["kernel_id"] for record in records}
-        if not waiting:
+        names = list(self._creating)
+        answers: list[dict[str, Any] | BoxError] = []
+        if not records and not names:
             reply({"destroyed": []})
             return
 
-        def gone(kernel_id: str) -> None:
-            waiting.discard(kernel_id)
-            if not waiting:
-                reply({"destroyed": [record["kernel_id"] for record in records]})
+        def gone(answer: dict[str, Any] | BoxError) -> None:
+            answers.append(answer)
+            if len(answers) == len(records) + len(names):
+                ended = [a for a in answers if not isinstance(a, BoxError) and a["destroyed"]]
+                reply({"destroyed": [a["kernel_id"] for a in ended]})
 
         for record in records:
-            kernel_id = record["kernel_id"]
-            self._destroy(record, lambda _, kernel_id=kernel_id: gone(kernel_id))  # type: ignore[misc]
+            self._destroy(record, gone)
+        for name in names:
+            self._destroy_when_made(name, gone)
+
+    def _destroy_when_made(self, name: str, reply: Reply) -> None:
+        """It is being made for somebody right now, who may be gone: it ends when it is there."""
+
+        def made(content: dict[str, Any] | BoxError) -> None:
+            if isinstance(content, BoxError):
+                reply({"destroyed": False})
+            else:
+                self._destroy(content["record"], reply)
+
+        self._creating[name].append(made)
 
     def _destroy(self, record: Record, reply: Reply) -> None:
         """Answered when the kernel's processes are gone; what does not go is killed."""
