@@ -7,7 +7,6 @@ upgrade of the files on disk cannot pull the rug from under a running kernel.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import sys
@@ -26,8 +25,10 @@ def main(argv: list[str]) -> None:
     linux.die_with_parent()  # a module that hangs while it is preloaded must not keep us for ever
     os.makedirs(argv[2], mode=0o700, exist_ok=True)
     interpreter, failures = root.build(argv[2], argv[3:])
-    with contextlib.suppress(Exception):
-        rehearse(argv[2])  # a root that could not rehearse is a root all the same
+    try:
+        rehearse(argv[2])
+    except Exception as error:  # noqa: BLE001 - a root that could not rehearse is a root all the same
+        sys.stderr.write(f"kernelbox: the rehearsal failed: {error!r}\n")
     root.freeze()
     try:
         control.sendall(encode({"op": "warm", "notes": failures}))

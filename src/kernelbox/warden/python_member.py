@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import time
 
 from kernelbox.inside.channel import Channel, open_channel
 from kernelbox.inside.interpreter import DUMP_SIGNAL
@@ -151,7 +150,3 @@ def _catches(pid: int, number: int) -> bool:
             if line.startswith("SigCgt:"):
                 return bool(int(line.split()[1], 16) >> (number - 1) & 1)
     return False
-
-
-def now() -> float:
-    return time.time()
