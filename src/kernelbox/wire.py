@@ -6,6 +6,7 @@ so that lone surrogates in code or output survive the trip.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import struct
@@ -71,10 +72,12 @@ class Decoder:
         return frames
 
 
+@functools.cache
 def build_id() -> list[Any]:
     """``[version, newest mtime of our files]``, comparable: of two builds the newer is known.
 
-    An editable install changes without its version changing; the mtime sees that.
+    An editable install changes without its version changing; the mtime sees that. Looked up once:
+    it stands for the code that this process has loaded, whatever the files say later.
     """
     from kernelbox import __version__
 

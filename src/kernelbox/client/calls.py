@@ -150,6 +150,7 @@ class Calls:
                 "environ": given,
                 "executable": sys.executable,
                 "package_parent": package_parent(),
+                "build": build_id(),
                 "open_files": [soft, hard],
                 "connection": dict(connection) if connection else None,
                 "connection_file": connection_file,

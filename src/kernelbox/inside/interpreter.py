@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from kernelbox.inside import linux
+from kernelbox.inside.channel import open_channel
 from kernelbox.inside.comms import Comms
 from kernelbox.inside.eventloop import UserLoop
 from kernelbox.inside.faces import recolour, wear
@@ -27,7 +28,8 @@ from kernelbox.inside.lifeline import Lifeline, LifelineClosed
 from kernelbox.inside.outlets import Outlets, Stream
 from kernelbox.inside.questions import answer
 from kernelbox.inside.shell import KernelFacade, Shell, outbox
-from kernelbox.wire import Frame, encode
+from kernelbox.inside.workingset import WorkingSet, learn
+from kernelbox.wire import Decoder, Frame, encode
 
 DUMP_SIGNAL = signal.SIGRTMAX - 2
 """Makes faulthandler write every thread's stack to the dump pipe, whoever holds the GIL."""
@@ -47,6 +49,7 @@ class Interpreter:
         self.comms = Comms()
         self.pid = 0
         self.notes: list[str] = []  # what its root could not preload
+        self.pages = WorkingSet()
         self._private: list[int] = []
         self._forking = False
         shell.kernel = KernelFacade(self.comms)
@@ -212,6 +215,32 @@ class Interpreter:
         sys.argv = [""]
         reseed()
         return notes
+
+    def learn_pages(self) -> None:
+        """In the root: see which pages a fork writes to until its first result."""
+
+        channel = open_channel()
+
+        def play() -> None:
+            self.attach(channel.far, channel.token)
+            self.run()
+
+        def direct() -> None:
+            decoder = Decoder()
+            channel.lifeline.sendall(
+                encode({"op": "begin", "environ": dict(os.environ), "cwd": "/"})
+                + encode({"op": "run", "code": "1+1"})
+            )
+            while not any(
+                frame["op"] == "done" for frame in decoder.feed(channel.lifeline.recv(1 << 16))
+            ):
+                pass
+
+        try:
+            self.pages = learn(play, direct)
+        finally:
+            channel.close_far()
+            channel.close_near()
 
     def _prime(self) -> None:
         """Pay the price of a first cell ahead: the pages it writes to become our own."""

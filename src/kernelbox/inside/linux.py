@@ -7,9 +7,10 @@ import ctypes
 import os
 import signal
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 _libc = ctypes.CDLL(None, use_errno=True)
+_fork = ctypes.PyDLL(None, use_errno=True).fork  # keeps the GIL, as a fork must
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
@@ -17,6 +18,12 @@ _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 
 _SIGNALFD_SIGINFO = 128
+_SYS_PROCESS_MADVISE = 440  # the same number on every architecture
+_MADV_POPULATE_WRITE = 23
+
+
+class _Range(ctypes.Structure):
+    _fields_ = (("start", ctypes.c_void_p), ("length", ctypes.c_size_t))
 
 
 def _prctl(option: int, value: int) -> None:
@@ -43,6 +50,40 @@ def set_dumpable(value: bool) -> None:
 def set_name(name: str) -> None:
     """The name that ``ps`` and ``top`` show."""
     _libc.prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()[:15]), 0, 0, 0)
+
+
+def bare_fork() -> int:
+    """Fork without what Python does around it: locks made anew, generators reseeded, hooks run.
+
+    Only for a process with one thread whose fork runs nobody's code but ours. It spares the child
+    some two hundred page faults, a third of a millisecond before it does anything at all.
+    """
+    pid: int = _fork()
+    if pid < 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"fork: {os.strerror(error)}")
+    return pid
+
+
+def address_ranges(ranges: Sequence[Sequence[int]]) -> ctypes.Array[_Range]:
+    """``(start, length)`` of parts of our memory, as the kernel reads them."""
+    return (_Range * len(ranges))(*[_Range(start, length) for start, length in ranges])
+
+
+def populate(ranges: ctypes.Array[_Range]) -> bool:
+    """Make pages that a fork shares our own, all at once; False where the kernel cannot (< 6.13,
+    or a sandbox that does not let us)."""
+    try:
+        ourselves = os.pidfd_open(os.getpid())
+    except OSError:
+        return False
+    try:
+        done = _libc.syscall(
+            _SYS_PROCESS_MADVISE, ourselves, ranges, len(ranges), _MADV_POPULATE_WRITE, 0
+        )
+    finally:
+        os.close(ourselves)
+    return bool(done >= 0)
 
 
 def flush_c_buffers() -> None:

@@ -107,12 +107,13 @@ class Stub:
         self._say({"op": "started", "tag": frame["tag"], "pid": pid})
 
     def _become_interpreter(self, frame: Frame, fds: list[int]) -> None:
+        assert self._interpreter is not None  # a foreign kernel's stub only starts commands
+        self._interpreter.pages.claim()
         linux.set_name("kb-python")
         _make_killable_first()
         linux.default_signals()
         for number in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_IGN)  # as in any Python
-        assert self._interpreter is not None  # a foreign kernel's stub only starts commands
         self._interpreter.attach(fds, frame["token"])
         self._interpreter.run()
 

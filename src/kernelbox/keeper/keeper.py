@@ -26,20 +26,18 @@ from kernelbox.keeper.foreign import start_foreign
 from kernelbox.keeper.home import Home, remove_files, vacate
 from kernelbox.keeper.registry import Grave, Record, Registry
 from kernelbox.keeper.roots import (
+    Build,
     FamilyLink,
     Root,
     RootKey,
     WardenGone,
-    fingerprint,
     key_for,
-    newest_source,
 )
 from kernelbox.reactor import Peer, Reactor, Timer
 from kernelbox.wire import PROTOCOL, Frame, build_id
 
 _EXIT_STATUS_PATIENCE = 0.05
 _REFILL_DELAY = 0.15
-_WALK_EVERY = 1.0
 _TRIES = 3
 _MOST_ROOTS = 4
 _END_PATIENCE = 10.0
@@ -70,7 +68,6 @@ class Keeper:
         self._idle_timer: Timer | None = None
         self._settings = Settings()
         self._used_at = time.monotonic()
-        self._fingerprinted: dict[RootKey, float] = {}
         self._clients: set[Peer] = set()
         self._exit_statuses: dict[int, int] = {}
         self._root_words = ""
@@ -195,7 +192,7 @@ class Keeper:
             if frame["settings"].get("kernel_type", "python3") != "python3":
                 link = start_foreign(self, request)
             else:
-                link, notes = self._take_family(key_for(frame), self._settings.spares)
+                link, notes = self._take_family(key_for(frame), frame.get("build") or self.build)
                 request["notes"] = notes
         except BoxError as error:
             self._created(name, error)
@@ -276,8 +273,8 @@ class Keeper:
 
     # -- roots and spares -------------------------------------------------------------------
 
-    def _take_family(self, key: RootKey, spares: int) -> tuple[FamilyLink, list[str]]:
-        root = self._root(key)
+    def _take_family(self, key: RootKey, build: Build) -> tuple[FamilyLink, list[str]]:
+        root = self._root(key, build)
         root.used_at = time.monotonic()
         while root.spares:
             link = root.spares.pop(0)
@@ -285,24 +282,24 @@ class Keeper:
                 break
         else:
             link = root.fork_family(self._new_link)
-        if spares:
+        if spares := self._settings.spares:
             self.reactor.call_later(_REFILL_DELAY, lambda: self._refill(key, spares))
         return link, decisions.fresh_start_notes(key, self._roots)
 
-    def _root(self, key: RootKey) -> Root:
+    def _root(self, key: RootKey, build: Build) -> Root:
         root = self._roots.get(key)
-        now = time.monotonic()
-        if root is not None and self._is_stale(root, now):
-            # Packages changed under it: what it has imported is no longer what is installed.
+        if root is not None and root.outdated(build):
             self._drop_root(root)
             root = None
         if root is None:
-            while len(self._roots) >= _MOST_ROOTS:
-                self._drop_root(min(self._roots.values(), key=lambda other: other.used_at))
+            idle = [other for other in self._roots.values() if not other.busy]
+            if len(self._roots) >= _MOST_ROOTS and idle:
+                self._drop_root(min(idle, key=lambda other: other.used_at))
             try:
                 root = Root(
                     self.reactor,
                     key,
+                    build=build,
                     rundir=self.home.rundir,
                     on_exit=self._warden_exited,
                     on_close=self._root_ended,
@@ -311,17 +308,7 @@ class Keeper:
                 raise StartupFailed(f"{key.executable!r} cannot be started: {error}") from None
             self._roots[key] = root
             self._root_pids.add(root.pid)
-            self._fingerprinted[key] = now
         return root
-
-    def _is_stale(self, root: Root, now: float) -> bool:
-        if fingerprint(root.key) != root.fingerprint:
-            return True
-        # Walking over all our sources takes a while, so it is not done for every kernel.
-        if now - self._fingerprinted.get(root.key, 0) < _WALK_EVERY:
-            return False
-        self._fingerprinted[root.key] = now
-        return newest_source(root.key) != root.newest_source
 
     def _drop_root(self, root: Root) -> None:
         self._roots.pop(root.key, None)

@@ -23,6 +23,10 @@ _POOLS = ("OMP_", "MKL_", "OPENBLAS_", "KMP_", "GOMP_", "NUMEXPR_", "BLIS_")
 _PASSED = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "USER", "TZ")
 
 
+Build = list[Any]
+"""What :func:`kernelbox.wire.build_id` says: of two, the newer is the greater."""
+
+
 @dataclass(frozen=True, slots=True)
 class RootKey:
     """What must be the same for two kernels to be forked from one root."""
@@ -126,6 +130,7 @@ class Root:
         reactor: Reactor,
         key: RootKey,
         *,
+        build: Build,
         rundir: str,
         on_exit: Callable[[int, int], None],
         on_close: Callable[[Root], None],
@@ -134,8 +139,8 @@ class Root:
         self.spares: list[FamilyLink] = []
         self.notes: list[str] = []
         self.used_at = time.monotonic()
-        self.fingerprint = fingerprint(key)
-        self.newest_source = newest_source(key)
+        self._build = build
+        self._fingerprint = fingerprint(key)
         self.log_path = os.path.join(rundir, "root.log")
         self._forking: list[FamilyLink] = []
         self._on_exit = on_exit
@@ -167,6 +172,16 @@ class Root:
         self.pid = process.pid
         process.returncode = 0  # the keeper reaps all its children itself
         self._peer = Peer(reactor, mine, on_frame=self._said, on_close=self._closed)
+
+    @property
+    def busy(self) -> bool:
+        """Whether somebody waits for a family that it has not forked yet."""
+        return bool(self._forking)
+
+    def outdated(self, build: Build) -> bool:
+        """Whether what it has imported is no longer what is installed. A caller of an older build
+        than its own is well served: the files are the newer ones for both."""
+        return build > self._build or fingerprint(self.key) != self._fingerprint
 
     def fork_family(self, make_link: Callable[[socket.socket], FamilyLink]) -> FamilyLink:
         """A new family, not anybody's yet. Works at once, also while the root still warms up."""
@@ -233,19 +248,6 @@ def fingerprint(key: RootKey) -> tuple[Any, ...]:
         with contextlib.suppress(OSError):
             times.append((folder, os.stat(folder).st_mtime_ns))
     return tuple(times)
-
-
-def newest_source(key: RootKey) -> int:
-    """The latest change of our own source files (an editable install, an upgrade in place)."""
-    package = os.path.join(key.package_parent, "kernelbox")
-    newest = 0
-    for folder, subfolders, files in os.walk(package):
-        if "__pycache__" in subfolders:
-            subfolders.remove("__pycache__")
-        for name in files:
-            with contextlib.suppress(OSError):
-                newest = max(newest, os.stat(os.path.join(folder, name)).st_mtime_ns)
-    return newest
 
 
 def _size(path: str) -> int:

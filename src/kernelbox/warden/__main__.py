@@ -10,12 +10,15 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import tempfile
 
 import zmq  # noqa: F401  (imported here so that every warden shares it)
 
 from kernelbox.inside import linux, root
+from kernelbox.inside.channel import Channel
+from kernelbox.inside.workingset import WorkingSet
 from kernelbox.warden import family
-from kernelbox.warden.rehearsal import rehearse
+from kernelbox.warden.rehearsal import learn_pages, rehearse
 from kernelbox.wire import encode
 
 
@@ -25,14 +28,26 @@ def main(argv: list[str]) -> None:
     linux.die_with_parent()  # a module that hangs while it is preloaded must not keep us for ever
     os.makedirs(argv[2], mode=0o700, exist_ok=True)
     interpreter, failures = root.build(argv[2], argv[3:])
-    try:
-        rehearse(argv[2])
-    except Exception as error:  # noqa: BLE001 - a root that could not rehearse is a root all the same
-        sys.stderr.write(f"kernelbox: the rehearsal failed: {error!r}\n")
+    warden_pages = WorkingSet()
+    with tempfile.TemporaryDirectory(dir=argv[2], prefix="rehearsal-") as stage:
+        try:
+            rehearse(stage)
+            root.freeze()
+            warden_pages = learn_pages(stage)
+            interpreter.learn_pages()
+        except Exception as error:  # noqa: BLE001 - a root that could not rehearse is a root too
+            sys.stderr.write(f"kernelbox: the rehearsal failed: {error!r}\n")
     root.freeze()
+
+    def become_warden(
+        request: socket.socket, control: socket.socket, stub_pid: int, channel: Channel
+    ) -> None:
+        warden_pages.claim()
+        family.main(request, control, stub_pid, channel)
+
     try:
         control.sendall(encode({"op": "warm", "notes": failures}))
-        root.serve(control, interpreter, family.main)
+        root.serve(control, interpreter, become_warden)
     except ConnectionError:
         os._exit(0)  # the keeper is gone, and with it everyone we could work for
 

@@ -37,6 +37,7 @@ class Family(Warden):
         self._shells: dict[int, BashMember] = {}
         self._starting: dict[int, PythonMember | BashMember] = {}
         self._tags = FIRST
+        self._ports: Ports | None = None
         self.spare: PythonMember | None = PythonMember(self.reactor, _Nobody(), channel)
         self._starting[FIRST] = self.spare
 
@@ -44,6 +45,7 @@ class Family(Warden):
 
     def prime(self) -> None:
         """Pay the first cell's price ahead, while nobody waits."""
+        self._ports = open_ports()
         if self.spare is not None:
             self.spare.send({"op": "prime"})
 
@@ -96,6 +98,9 @@ class Family(Warden):
 
     def _open_ports(self, frame: Frame) -> Ports:
         info = frame.get("connection")
+        if info is None and self._ports is not None:
+            ports, self._ports = self._ports, None
+            return ports
         deadline = time.monotonic() + _PORT_PATIENCE
         while True:
             try:

@@ -8,13 +8,14 @@ shared: rehearsing saves every warden about a fifth of its memory, and its first
 from __future__ import annotations
 
 import os
-import shutil
 import socket
-import tempfile
 import uuid
+from collections.abc import Callable
 
 from kernelbox.config import Settings
+from kernelbox.inside import linux
 from kernelbox.inside.channel import open_channel
+from kernelbox.inside.workingset import WorkingSet, learn
 from kernelbox.warden.family import Family
 from kernelbox.wire import Decoder, Frame, encode
 
@@ -26,78 +27,119 @@ class _End:
     """The other end of one of the warden's sockets."""
 
     def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
+        self.sock = sock
         self._decoder = Decoder()
 
     def say(self, frame: Frame) -> None:
-        self._sock.sendall(encode(frame))
+        self.sock.sendall(encode(frame))
 
-    def hear(self) -> list[Frame]:
-        return self._decoder.feed(self._sock.recv(1 << 18))
+    def hear(self) -> None:
+        """Wait until the warden has said something."""
+        while not self._decoder.feed(self.sock.recv(1 << 18)):
+            pass
 
 
-def rehearse(folder: str) -> None:
-    """Play a family with one kernel and a few cells; the interpreter and the stub are pretended."""
-    stage = tempfile.mkdtemp(dir=folder, prefix="rehearsal-")
-    keeper_end, request = socket.socketpair()
-    stub_end, control = socket.socketpair()
-    # Nothing is ever killed on this stage: the interpreter never says hello, so it has no pid.
-    channel = open_channel()
-    family = Family(request, control, os.getpid(), channel)
-    keeper = _End(keeper_end)
-    lifeline = socket.socket(fileno=channel.far.pop(0))
-    interpreter = _End(lifeline)
+class _Scene:
+    """A warden's sockets, and whom they lead to: keeper, stub and interpreter are pretended."""
+
+    def __init__(self, stage: str) -> None:
+        self._stage = stage
+        keeper, self._request = socket.socketpair()
+        self._stub, self._control = socket.socketpair()
+        self._channel = open_channel()
+        self._keeper = _End(keeper)
+        self._interpreter = _End(socket.socket(fileno=self._channel.far.pop(0)))
+        self._kernel_id = str(uuid.uuid4())
+
+    def warden(self) -> Family:
+        """Nothing is ever killed here: the interpreter never says hello, so it has no pid."""
+        return Family(self._request, self._control, os.getpid(), self._channel)
+
+    def direct(self, cells: int, turn: Callable[[], None]) -> None:
+        """From the request for a kernel to the result of its last cell; ``turn`` lets the warden
+        react, where it is not a process of its own."""
+        self._keeper.say({"op": "prime", "id": 0})
+        turn()
+        self._interpreter.hear()
+        settings = Settings(
+            registry_path=os.path.join(self._stage, "registry.json"),
+            runtime_dir=os.path.join(self._stage, "r"),
+        )
+        self._keeper.say(
+            {
+                "op": "become",
+                "id": 1,
+                "kernel_id": self._kernel_id,
+                "name": "rehearsal",
+                "address": os.path.join(self._stage, "k.sock"),
+                "cwd": "/",
+                "environ": dict(os.environ),
+                "settings": settings.to_wire(),
+            }
+        )
+        turn()
+        self._interpreter.hear()
+        self._interpreter.say({"op": "begun", "notes": []})
+        turn()
+        self._keeper.hear()
+        for number in range(1, cells + 1):
+            self._run_cell(number, turn)
+
+    def _run_cell(self, number: int, turn: Callable[[], None]) -> None:
+        self._keeper.say(
+            {
+                "op": "execute",
+                "id": number,
+                "kernel_id": self._kernel_id,
+                "execution_id": f"cell-{number}",
+                "code": "1+1",
+                "timeout": 60.0,
+            }
+        )
+        turn()
+        self._interpreter.hear()
+        result = {"data": {"text/plain": "2"}, "execution_count": number, "metadata": {}}
+        self._interpreter.say({"op": "result", **result})
+        self._interpreter.say({"op": "done", "ok": True, "execution_count": number, "payload": []})
+        turn()
+        self._keeper.hear()
+
+    def close_unused(self) -> None:
+        """What a warden would have taken over, had there been one in this process."""
+        self._request.close()
+        self._control.close()
+        self._channel.close_near()
+
+    def close(self) -> None:
+        self._channel.close_far()
+        for sock in (self._interpreter.sock, self._keeper.sock, self._stub):
+            sock.close()
+
+
+def rehearse(stage: str) -> None:
+    """Play the scene, here, until the bytecode has settled. ``stage`` is a folder for its files."""
+    scene = _Scene(stage)
+    family = scene.warden()
     try:
-        _play(family, keeper, interpreter, stage=stage)
+        scene.direct(_CELLS, lambda: family.reactor.turn(1))
     finally:
         for household in list(family.households.values()):
             if member := household.kernel.member:
                 member.close()
             family.end_kernel(household.kernel, "the rehearsal is over")
         family.close()
-        channel.close_far()
-        for sock in (lifeline, keeper_end, stub_end):
-            sock.close()
-        shutil.rmtree(stage, ignore_errors=True)
+        scene.close()
 
 
-def _play(family: Family, keeper: _End, interpreter: _End, *, stage: str) -> None:
-    kernel_id = str(uuid.uuid4())
-    settings = Settings(
-        registry_path=os.path.join(stage, "registry.json"), runtime_dir=os.path.join(stage, "r")
-    )
-    keeper.say(
-        {
-            "op": "become",
-            "id": 1,
-            "kernel_id": kernel_id,
-            "name": "rehearsal",
-            "address": os.path.join(stage, "k.sock"),
-            "cwd": "/",
-            "environ": dict(os.environ),
-            "settings": settings.to_wire(),
-        }
-    )
-    family.reactor.turn(1)
-    interpreter.hear()
-    interpreter.say({"op": "begun", "notes": []})
-    family.reactor.turn(1)
-    keeper.hear()
-    for number in range(1, _CELLS):
-        keeper.say(
-            {
-                "op": "execute",
-                "id": number,
-                "kernel_id": kernel_id,
-                "execution_id": f"cell-{number}",
-                "code": "1+1",
-                "timeout": 60.0,
-            }
+def learn_pages(stage: str) -> WorkingSet:
+    """The pages that a warden writes to until its kernel's first result."""
+    scene = _Scene(stage)
+    try:
+        return learn(
+            lambda: scene.warden().run(),
+            lambda: scene.direct(1, lambda: None),
+            fork=linux.bare_fork,
         )
-        family.reactor.turn(1)
-        interpreter.hear()
-        data = {"text/plain": "2"}
-        interpreter.say({"op": "result", "data": data, "execution_count": number, "metadata": {}})
-        interpreter.say({"op": "done", "ok": True, "execution_count": number, "payload": []})
-        family.reactor.turn(1)
-        keeper.hear()
+    finally:
+        scene.close()
+        scene.close_unused()
