@@ -48,7 +48,6 @@ class Interpreter:
         self.user_loop = UserLoop()
         self.comms = Comms()
         self.pid = 0
-        self.notes: list[str] = []  # what its root could not preload
         self.pages = WorkingSet()
         self._private: list[int] = []
         self._forking = False
@@ -133,8 +132,8 @@ class Interpreter:
                 content = answer(self.shell, self.comms, frame, self.interrupts)
                 self.lifeline.send({"op": "answer", "id": frame["id"], "content": content})
             case "begin":
-                notes = self._begin(frame)
-                self.lifeline.send({"op": "begun", "notes": notes})
+                self._begin(frame)
+                self.lifeline.send({"op": "begun"})
             case "prime":
                 self._prime()
                 self.lifeline.send({"op": "primed"})
@@ -191,30 +190,28 @@ class Interpreter:
         self.outlets.repair()
         self.lifeline.send(reply)
 
-    def _begin(self, frame: Frame) -> list[str]:
+    def _begin(self, frame: Frame) -> None:
         """Become the caller's kernel: their folder, their environment, a seed of our own."""
-        notes = list(self.notes)
         environ = frame["environ"]
         for name in [name for name in os.environ if name not in environ]:
             del os.environ[name]
-        os.environ.update(environ)
+        for name, value in environ.items():
+            if os.environ.get(name) != value:
+                os.environ[name] = value
         os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
         for pager in ("PAGER", "GIT_PAGER"):
             os.environ[pager] = "cat"  # nobody turns the pages
         recolour()
         if "TZ" in os.environ:
             time.tzset()
-        try:
+        with contextlib.suppress(OSError):  # the warden has noted why
             os.chdir(frame["cwd"])
-        except OSError as error:
-            notes.append(f"the folder {frame['cwd']!r} cannot be entered ({error.strerror})")
         self.shell.user_ns["_dh"][:] = [os.getcwd()]  # where `%cd -` leads back to
         _lower_open_files(frame.get("open_files"))
         if sys.path[:1] != [""]:
             sys.path.insert(0, "")
         sys.argv = [""]
         reseed()
-        return notes
 
     def learn_pages(self) -> None:
         """In the root: see which pages a fork writes to until its first result."""

@@ -38,7 +38,6 @@ def build(ipython_dir: str, preload: Sequence[str]) -> tuple[Interpreter, list[s
             failures.append(f"KERNELBOX_PRELOAD: {name} cannot be imported: {error!r}")
     interpreter = Interpreter(make_shell(ipython_dir))
     interpreter.install()
-    interpreter.notes = failures
     outbox.lifeline = None
     warm_up(interpreter.shell)
     for _ in range(_REHEARSALS):

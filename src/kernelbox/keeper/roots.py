@@ -137,7 +137,6 @@ class Root:
     ) -> None:
         self.key = key
         self.spares: list[FamilyLink] = []
-        self.notes: list[str] = []
         self.used_at = time.monotonic()
         self._build = build
         self._fingerprint = fingerprint(key)
@@ -211,8 +210,6 @@ class Root:
 
     def _said(self, frame: Frame) -> None:
         match frame.get("op"):
-            case "warm":
-                self.notes = list(frame.get("notes") or ())
             case "forked":
                 if self._forking:
                     link = self._forking.pop(0)

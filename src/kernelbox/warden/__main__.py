@@ -17,7 +17,7 @@ import zmq  # noqa: F401  (imported here so that every warden shares it)
 from kernelbox.inside import linux, root
 from kernelbox.inside.channel import Channel
 from kernelbox.inside.workingset import WorkingSet
-from kernelbox.warden import family
+from kernelbox.warden.family import Family
 from kernelbox.warden.rehearsal import learn_pages, rehearse
 from kernelbox.wire import encode
 
@@ -43,10 +43,10 @@ def main(argv: list[str]) -> None:
         request: socket.socket, control: socket.socket, stub_pid: int, channel: Channel
     ) -> None:
         warden_pages.claim()
-        family.main(request, control, stub_pid, channel)
+        Family(request, control, stub_pid, channel, notes=failures).run()
 
     try:
-        control.sendall(encode({"op": "warm", "notes": failures}))
+        control.sendall(encode({"op": "warm"}))
         root.serve(control, interpreter, become_warden)
     except ConnectionError:
         os._exit(0)  # the keeper is gone, and with it everyone we could work for

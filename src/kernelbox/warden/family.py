@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from kernelbox.config import Settings
 from kernelbox.errors import BoxError, StartupFailed, Unsupported
@@ -29,10 +29,18 @@ class Family(Warden):
     """The warden's whole world: interpreters, all descended from one clean fork of the root."""
 
     def __init__(
-        self, request: socket.socket, control: socket.socket, stub_pid: int, channel: Channel
+        self,
+        request: socket.socket,
+        control: socket.socket,
+        stub_pid: int,
+        channel: Channel,
+        *,
+        notes: Sequence[str] = (),
     ) -> None:
-        """``channel`` leads to the interpreter that the stub starts without being told."""
+        """``channel`` leads to the interpreter that the stub starts without being told; ``notes``
+        is what every kernel of this root has to say."""
         super().__init__(request, control, stub_pid)
+        self.notes = notes
         self._members: dict[int, PythonMember] = {}
         self._shells: dict[int, BashMember] = {}
         self._starting: dict[int, PythonMember | BashMember] = {}
@@ -155,8 +163,8 @@ class Family(Warden):
             case "started":
                 member = self._starting.pop(frame["tag"], None)
                 if isinstance(member, PythonMember):
-                    member.inner_pid = frame["pid"]
                     self._members[frame["pid"]] = member
+                    member.is_running_as(frame["pid"])
                 elif isinstance(member, BashMember):
                     member.started(frame["pid"])
                     self._shells[frame["pid"]] = member
@@ -174,6 +182,9 @@ class Family(Warden):
 
 class _Nobody:
     """Owns an interpreter that is not anybody's yet."""
+
+    def member_started(self, member: Member) -> None:
+        pass
 
     def member_said(self, member: Member, frame: Frame) -> None:
         pass
@@ -212,8 +223,3 @@ class _Newcomer(_Nobody):
         self._ended = exit.cause
         if self._failed is not None:
             self._failed(exit.cause)
-
-
-def main(request: socket.socket, control: socket.socket, stub_pid: int, channel: Channel) -> None:
-    """Be a warden until the family has ended."""
-    Family(request, control, stub_pid, channel).run()

@@ -77,6 +77,7 @@ class ForeignMember:
         self._spawn = spawn
         self._patience = patience
         self.pid = 0
+        self.forked = False  # a process is not enough: it has to answer
         self.ended: Exit | None = None
         self.oom_before = 0
         self.busy = False  # also with what other Jupyter clients sent
@@ -86,7 +87,6 @@ class ForeignMember:
         self._streams: Streams | None = None
         self._raw = ""
         self._deadline: Timer | None = None  # of the start, a question or an idle: one at a time
-        self._notes: list[str] = []
         self._begun = False
         self._heard = False
         self._answered_at = 0.0
@@ -179,13 +179,10 @@ class ForeignMember:
     # -- starting ---------------------------------------------------------------------------
 
     def _begin(self, frame: Frame) -> None:
-        cwd = frame["cwd"]
-        if not os.access(cwd, os.X_OK):
-            self._notes.append(f"the folder {cwd!r} cannot be entered")
         order = {
             "argv": self._spec.command(self._connection_file),
             "environ": self._spec.environment(frame["environ"]),
-            "cwd": cwd,
+            "cwd": frame["cwd"],
             "targets": [1, 2],
             "fds": 2,
         }
@@ -226,7 +223,7 @@ class ForeignMember:
         self._set_deadline(None)
         self._raw = ""
         self.own_processes = frozenset(linux.descendants(self.pid))
-        self._owner.member_said(self, {"op": "begun", "notes": self._notes})
+        self._owner.member_said(self, {"op": "begun"})
 
     def _said_raw(self, name: str, text: str) -> None:
         """What the process writes past Jupyter: nobody's output, but its last words if it dies."""

@@ -10,7 +10,7 @@ import socket
 import struct
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from kernelbox.config import Settings
@@ -57,6 +57,7 @@ class Warden(ABC):
         self.stub_pid = stub_pid
         self.households: dict[str, Household] = {}
         self.kernel_type = "python3"
+        self.notes: Sequence[str] = ()
         self.mortal = True  # until it is somebody's, it ends with the keeper
         self.settings: Settings | None = None
         self._clients: set[NativeClient] = set()
@@ -153,7 +154,7 @@ class Warden(ABC):
             session_name=frame.get("session_name"),
             tags=frame.get("tags") or {},
             parent=frame.get("parent"),
-            notes=list(frame.get("notes") or ()),
+            notes=[*self.notes, *(frame.get("notes") or ())],
             open_files=frame.get("open_files"),
             wrote_connection_file=not frame.get("connection"),
         )

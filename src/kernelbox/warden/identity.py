@@ -26,3 +26,8 @@ class Identity:
     created_at: float = field(default_factory=time.time)
     open_files: list[int] | None = None
     wrote_connection_file: bool = True  # False: it belongs to the Jupyter client that started us
+
+    def note(self, words: str) -> None:
+        """Add to the notes what is not among them yet: a restart finds the same again."""
+        if words and words not in self.notes:
+            self.notes.append(words)

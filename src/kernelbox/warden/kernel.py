@@ -147,7 +147,7 @@ class Kernel:
         self.start_interpreter()
 
     def when_ready(self, callback: Callable[[str | None], None]) -> None:
-        """Call back once the interpreter can take cells; with the failure if it cannot."""
+        """Call back once the interpreter is there; with the failure if it is not."""
         if self.ready:
             callback(None)
         else:
@@ -161,6 +161,7 @@ class Kernel:
         self.member = member or self.family.start_interpreter(self)
         self.member.give_to(self)
         identity = self.identity
+        identity.note(_why_not_entered(identity.cwd))
         self.member.send(
             {
                 "op": "begin",
@@ -169,6 +170,8 @@ class Kernel:
                 "open_files": identity.open_files,
             }
         )
+        if self.member.forked:
+            self.member_started(self.member)
 
     def adopt(self, member: Member) -> None:
         """Take over the copy of a fork, which is somebody already."""
@@ -176,6 +179,15 @@ class Kernel:
         member.give_to(self)
         self.ready = True
         self._pump()
+
+    def member_started(self, member: Member) -> None:
+        """Its process is there. Nobody has to wait for it to settle in: cells queue until then.
+
+        Startup code is waited for, because it may fail.
+        """
+        if member is self.member and not self.identity.startup_code:
+            for callback in self._take_waiters():
+                callback(None)
 
     def member_said(self, member: Member, frame: Frame) -> None:
         if member is not self.member:
@@ -190,8 +202,6 @@ class Kernel:
             case "forked" if isinstance(self.current, ForkOrder):
                 self._forked(self.current, frame)
             case "begun":
-                known = self.identity.notes  # a restarted interpreter says the same again
-                known.extend(note for note in frame.get("notes", ()) if note not in known)
                 self._begun()
             case _:
                 event = event_of(frame)
@@ -666,3 +676,12 @@ class Kernel:
                     pass
             self.bash = self.family.start_bash(self, cwd)
         return self.bash
+
+
+def _why_not_entered(folder: str) -> str:
+    """Why a process of ours cannot have ``folder`` as its own; empty if it can."""
+    try:
+        os.stat(os.path.join(folder, "."))
+    except OSError as error:
+        return f"the folder {folder!r} cannot be entered ({error.strerror})"
+    return ""

@@ -15,6 +15,7 @@ class Member(Protocol):
 
     role: str
     pid: int
+    forked: bool
     ended: Exit | None
     oom_before: int
 
@@ -31,6 +32,7 @@ class Member(Protocol):
 class MemberOwner(Protocol):
     """Who is told what a member says, prints and dies of."""
 
+    def member_started(self, member: Member) -> None: ...
     def member_said(self, member: Member, frame: Frame) -> None: ...
     def member_printed(self, member: Member, name: str, text: str) -> None: ...
     def member_ended(self, member: Member, exit: Exit) -> None: ...

@@ -29,6 +29,7 @@ class PythonMember:
         self._owner = owner
         self.inner_pid = 0
         self.pid = 0
+        self.forked = False
         self.ended: Exit | None = None
         self.killed_by_us: str | None = None
         self.oom_before = 0
@@ -59,6 +60,12 @@ class PythonMember:
         if frame["op"] == "run":
             self._entering, self._interrupt_due = True, False
         self._peer.send(frame, fds or ())
+
+    def is_running_as(self, pid: int) -> None:
+        """The stub, whose pids are ours, has forked it; it may not have come to its senses yet."""
+        self.inner_pid = self.pid = pid
+        self.forked = True
+        self._owner.member_started(self)
 
     def catch_up(self) -> None:
         """Take in what was printed up to now, so that the next cell is not taken for its author."""

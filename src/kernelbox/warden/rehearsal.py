@@ -15,6 +15,7 @@ from collections.abc import Callable
 from kernelbox.config import Settings
 from kernelbox.inside import linux
 from kernelbox.inside.channel import open_channel
+from kernelbox.inside.stub import FIRST
 from kernelbox.inside.workingset import WorkingSet, learn
 from kernelbox.warden.family import Family
 from kernelbox.wire import Decoder, Frame, encode
@@ -45,9 +46,10 @@ class _Scene:
     def __init__(self, stage: str) -> None:
         self._stage = stage
         keeper, self._request = socket.socketpair()
-        self._stub, self._control = socket.socketpair()
+        stub, self._control = socket.socketpair()
         self._channel = open_channel()
         self._keeper = _End(keeper)
+        self._stub = _End(stub)
         self._interpreter = _End(socket.socket(fileno=self._channel.far.pop(0)))
         self._kernel_id = str(uuid.uuid4())
 
@@ -58,6 +60,8 @@ class _Scene:
     def direct(self, cells: int, turn: Callable[[], None]) -> None:
         """From the request for a kernel to the result of its last cell; ``turn`` lets the warden
         react, where it is not a process of its own."""
+        self._stub.say({"op": "started", "tag": FIRST, "pid": 0})
+        turn()
         self._keeper.say({"op": "prime", "id": 0})
         turn()
         self._interpreter.hear()
@@ -78,10 +82,10 @@ class _Scene:
             }
         )
         turn()
-        self._interpreter.hear()
-        self._interpreter.say({"op": "begun", "notes": []})
-        turn()
         self._keeper.hear()
+        self._interpreter.hear()
+        self._interpreter.say({"op": "begun"})
+        turn()
         for number in range(1, cells + 1):
             self._run_cell(number, turn)
 
@@ -112,8 +116,8 @@ class _Scene:
 
     def close(self) -> None:
         self._channel.close_far()
-        for sock in (self._interpreter.sock, self._keeper.sock, self._stub):
-            sock.close()
+        for end in (self._interpreter, self._keeper, self._stub):
+            end.sock.close()
 
 
 def rehearse(stage: str) -> None:
