@@ -138,7 +138,7 @@ class Calls:
         connection_file: str | None = None,
     ) -> Call[KernelRecord]:
         check_name(name)
-        given = _check_environ(os.environ if environ is None else environ)
+        given = dict(os.environ) if environ is None else _check_environ(environ)
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         reply = yield from self.keeper(
             {

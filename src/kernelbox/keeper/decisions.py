@@ -8,7 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kernelbox.keeper.registry import Record
     from kernelbox.keeper.roots import RootKey
+    from kernelbox.wire import Frame
 
 
 def warden_cause(status: int | None) -> str:
@@ -76,3 +78,41 @@ def idle_period(limits: Mapping[str, float]) -> float:
     """How often to look again: a quarter of the shortest limit, within reason."""
     wanted = [limit for limit in limits.values() if limit > 0]
     return min(max(min(wanted) / 4, 0.1), 60.0) if wanted else 60.0
+
+
+def nothing_can_fail(request: Frame) -> bool:
+    """Whether a warm spare is sure to become this kernel, with nothing to say about it: no code of
+    the caller's to run first, no ports or files of theirs, no loss to tell of."""
+    settings = request["settings"]
+    special = settings.get("startup_code") or request.get("connection") or request["lost"]
+    if special or request.get("connection_file"):
+        return False
+    try:
+        os.stat(os.path.join(request["cwd"], "."))  # as entering it would
+    except OSError:
+        return False
+    return True
+
+
+def first_record(request: Frame, notes: Iterable[str]) -> Record:
+    """What the warden will say of a kernel that has just become the caller's."""
+    kernel_id, now = request["kernel_id"], request["created_at"]
+    runtime = request["settings"]["runtime_dir"]
+    return {
+        "kernel_id": kernel_id,
+        "connection_file": os.path.join(runtime, f"kernel-{kernel_id}.json"),
+        "name": request["name"],
+        "created_at": now,
+        "last_used_at": now,
+        "status": "idle",
+        "session_name": request.get("session_name"),
+        "attempt_count": 0,
+        "tags": request.get("tags") or {},
+        "kernel_type": "python3",
+        "epoch": request["epoch"],
+        "state": "kept",
+        "cause": None,
+        "parent": None,
+        "notes": [*notes, *request["notes"]],
+        "address": request["address"],
+    }

@@ -43,6 +43,7 @@ _MOST_ROOTS = 4
 _END_PATIENCE = 10.0
 _MOST_STATUSES = 1000
 _SWEEP_AGAIN = 0.3
+_SAVE_SOON = 0.03
 _SAVE_AGAIN = 5.0
 
 
@@ -152,17 +153,29 @@ class Keeper:
 
     def _create(self, frame: Frame, name: str, *, tries: int) -> None:
         grave = self.registry.grave(name)
-        kernel_id = str(uuid.uuid4())
         request = {
             **frame,
             "op": "become",
             "settings": self._settings_here(frame),
-            "kernel_id": kernel_id,
-            "address": self.home.kernel_address(kernel_id),
+            "created_at": time.time(),
             "mortal": bool(self.home.owner),
             "epoch": grave.epoch if grave else 1,
             "lost": _loss_words(grave) if grave else None,
         }
+        try:
+            link = self._family_for(request)
+        except BoxError as error:
+            self._created(name, error)
+            return
+        kernel_id = request["kernel_id"]
+        link.kernel_ids.add(kernel_id)
+        if link.warm and decisions.nothing_can_fail(request):
+            # Its answer would tell us nothing new, and it may come while the caller goes on.
+            record = decisions.first_record(request, link.notes)
+            link.ask(request, lambda _: None)
+            record = self._register(link, record, frame)
+            self._created(name, {"record": record, "created": True})
+            return
 
         def answered(content: dict[str, Any] | BoxError) -> None:
             if deadline.callback is None:
@@ -188,19 +201,24 @@ class Keeper:
             remove_files(self.home, kernel_id)
             self._created(name, StartupFailed(f"{words}; look at its startup code, or allow more"))
 
-        try:
-            if frame["settings"].get("kernel_type", "python3") != "python3":
-                link = start_foreign(self, request)
-            else:
-                link, notes = self._take_family(key_for(frame), frame.get("build") or self.build)
-                request["notes"] = notes
-        except BoxError as error:
-            self._created(name, error)
-            return
         limit = self._settings.start_timeout
         deadline = self.reactor.call_later(limit, too_late)
-        link.kernel_ids.add(kernel_id)
         link.ask(request, answered)
+
+    def _family_for(self, request: Frame) -> FamilyLink:
+        """Who will run the kernel; its id and address, and what is to be noted, are filled in."""
+        if request["settings"].get("kernel_type", "python3") != "python3":
+            self._give_address(request, str(uuid.uuid4()))
+            return start_foreign(self, request)
+        link, request["notes"] = self._take_family(
+            key_for(request), request.get("build") or self.build
+        )
+        self._give_address(request, link.reserved or str(uuid.uuid4()))
+        return link
+
+    def _give_address(self, request: Frame, kernel_id: str) -> None:
+        request["kernel_id"] = kernel_id
+        request["address"] = self.home.kernel_address(kernel_id)
 
     def _settings_here(self, frame: Frame) -> Frame:
         """The caller's settings; files of the memory store are where they go with the process."""
@@ -276,12 +294,7 @@ class Keeper:
     def _take_family(self, key: RootKey, build: Build) -> tuple[FamilyLink, list[str]]:
         root = self._root(key, build)
         root.used_at = time.monotonic()
-        while root.spares:
-            link = root.spares.pop(0)
-            if not link.closed:
-                break
-        else:
-            link = root.fork_family(self._new_link)
+        link = root.take_spare() or root.fork_family(self._new_link)
         if spares := self._settings.spares:
             self.reactor.call_later(_REFILL_DELAY, lambda: self._refill(key, spares))
         return link, decisions.fresh_start_notes(key, self._roots)
@@ -327,7 +340,15 @@ class Keeper:
         if root is None or len(root.spares) >= spares:
             return
         link = root.fork_family(self._new_link)
-        link.tell({"op": "prime", "id": 0})
+        request: Frame = {"op": "prime"}
+        link.reserved = str(uuid.uuid4())
+        self._give_address(request, link.reserved)
+
+        def primed(content: dict[str, Any] | BoxError) -> None:
+            if not isinstance(content, BoxError):
+                link.warm, link.notes = True, list(content["notes"])
+
+        link.ask(request, primed)
         root.spares.append(link)
         if len(root.spares) < spares:
             self.reactor.call_later(_REFILL_DELAY / 3, lambda: self._refill(key, spares))
@@ -356,6 +377,8 @@ class Keeper:
         for root in self._roots.values():
             if link in root.spares:
                 root.spares.remove(link)
+        if link.reserved and not link.kernel_ids:
+            remove_files(self.home, link.reserved)  # a spare that was killed could not
         if link.kernel_ids & self.registry.kernels.keys():
             self._bury_family(link)
             self._sweep()
@@ -623,18 +646,17 @@ class Keeper:
         self.reactor.call_soon(self._consider_leaving)
 
     def _registry_changed(self) -> None:
-        self.reactor.call_soon(self._save)
+        """Write it soon: not while a caller waits for the processor, and once for many changes."""
+        if self._save_timer is None:
+            self._save_timer = self.reactor.call_later(_SAVE_SOON, self._save)
 
     def _save(self) -> None:
-        """A disk that is full now may have room later."""
+        self._save_timer = None
         if not self._evicted():
             self.registry.save()
-        if self.registry.problem and self._save_timer is None:
-            self._save_timer = self.reactor.call_later(_SAVE_AGAIN, self._save_again)
-
-    def _save_again(self) -> None:
-        self._save_timer = None
-        self._save()
+        if self.registry.problem:
+            # A disk that is full now may have room later.
+            self._save_timer = self.reactor.call_later(_SAVE_AGAIN, self._save)
 
 
 def _loss_words(grave: Grave) -> str:

@@ -13,7 +13,7 @@ import tempfile
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -95,17 +95,17 @@ class Registry:
         """Write if anything changed. A full disk is remembered, not raised: kernels matter more."""
         if not self.dirty or not self.path:
             return
-        content = {
-            "version": 1,
-            "kernels": list(self.kernels.values()),
-            "graves": [asdict(grave) for grave in self.graves.values()],
-        }
+        content = (
+            '{"version": 1,\n'
+            f' "kernels": [{_lines(self.kernels.values())}],\n'
+            f' "graves": [{_lines(asdict(grave) for grave in self.graves.values())}]}}\n'
+        )
         folder, name = os.path.split(self.path)
         try:
             fd, temporary = tempfile.mkstemp(dir=folder, prefix=f".{name}-writing-")
             try:
                 with os.fdopen(fd, "w") as file:
-                    json.dump(content, file, indent=1)
+                    file.write(content)
                 os.replace(temporary, self.path)
             except BaseException:
                 os.unlink(temporary)
@@ -171,3 +171,8 @@ def _remove_half_written(path: str) -> None:
         for found in os.listdir(folder):
             if found.startswith(f".{name}-writing-"):
                 os.unlink(os.path.join(folder, found))
+
+
+def _lines(entries: Iterable[Record]) -> str:
+    """A line each: readable enough, and not json's own indentation, which is ten times slower."""
+    return ",\n  ".join(map(json.dumps, entries))

@@ -69,6 +69,9 @@ class FamilyLink:
     ) -> None:
         self.pid = 0
         self.kernel_ids: set[str] = set()
+        self.reserved = ""  # the id its first kernel will have: a spare is given one ahead
+        self.warm = False  # it listens there, and needs nothing but to be told whose it is
+        self.notes: list[str] = []
         self._on_event = on_event
         self._on_close = on_close
         self._waiting: dict[int, Callable[[dict[str, Any] | BoxError], None]] = {}
@@ -190,6 +193,13 @@ class Root:
         self._peer.send_bytes(b"f", [theirs.fileno()])
         theirs.close()
         return link
+
+    def take_spare(self) -> FamilyLink | None:
+        """A family that waits for somebody, a warm one if there is."""
+        live = [link for link in self.spares if not link.closed]
+        live.sort(key=lambda link: not link.warm)
+        self.spares = live[1:]
+        return live[0] if live else None
 
     def last_words(self) -> str:
         """What the root wrote before it ended, for the error message."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import time
@@ -14,7 +15,7 @@ from kernelbox.inside.stub import FIRST
 from kernelbox.warden.bash_member import BashMember
 from kernelbox.warden.connection import Ports, open_ports
 from kernelbox.warden.exits import Exit, oom_kills
-from kernelbox.warden.household import Door, Reply, Warden
+from kernelbox.warden.household import Door, Reply, Warden, listen
 from kernelbox.warden.jobs import ForkOrder
 from kernelbox.warden.kernel import Kernel
 from kernelbox.warden.lanes.jupyter import JupyterDoor
@@ -46,16 +47,32 @@ class Family(Warden):
         self._starting: dict[int, PythonMember | BashMember] = {}
         self._tags = FIRST
         self._ports: Ports | None = None
+        self._reserved: tuple[str, socket.socket] | None = None
         self.spare: PythonMember | None = PythonMember(self.reactor, _Nobody(), channel)
         self._starting[FIRST] = self.spare
 
     # -- becoming and branching -------------------------------------------------------------
 
-    def prime(self) -> None:
-        """Pay the first cell's price ahead, while nobody waits."""
+    def prime(self, frame: Frame, reply: Reply) -> None:
+        """Get ready while nobody waits: ports, a socket to listen on, a first cell."""
+        if self.spare is None:
+            return  # it is somebody's already
         self._ports = open_ports()
-        if self.spare is not None:
-            self.spare.send({"op": "prime"})
+        self._reserved = (str(frame["address"]), listen(str(frame["address"])))
+        self.spare.give_to(_Nobody(lambda: reply({"notes": list(self.notes)})))
+        self.spare.send({"op": "prime"})
+
+    def _listen(self, address: str) -> socket.socket:
+        if self._reserved is not None and self._reserved[0] == address:
+            listener, self._reserved = self._reserved[1], None
+            return listener
+        return super()._listen(address)
+
+    def end(self) -> None:
+        if self._reserved is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(self._reserved[0])
+        super().end()
 
     def _first_member(self) -> PythonMember | None:
         spare, self.spare = self.spare, None
@@ -183,11 +200,15 @@ class Family(Warden):
 class _Nobody:
     """Owns an interpreter that is not anybody's yet."""
 
+    def __init__(self, on_primed: Callable[[], None] = lambda: None) -> None:
+        self._on_primed = on_primed
+
     def member_started(self, member: Member) -> None:
         pass
 
     def member_said(self, member: Member, frame: Frame) -> None:
-        pass
+        if frame.get("op") == "primed":
+            self._on_primed()
 
     def member_printed(self, member: Member, name: str, text: str) -> None:
         pass
@@ -200,6 +221,7 @@ class _Newcomer(_Nobody):
     """Owns the copy of a fork until it has said hello and its parent has told of the fork."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._greeted = False
         self._ended: str | None = None
         self._arrived: Callable[[], None] | None = None

@@ -94,7 +94,7 @@ class ForeignFamily(Warden):
 
     # -- what a foreign kernel cannot do ----------------------------------------------------
 
-    def prime(self) -> None:
+    def prime(self, frame: Frame, reply: Reply) -> None:
         """There are no spares: what a foreign kernel costs, it costs at its start."""
 
     def branch(self, kernel: Kernel, frame: Frame, reply: Reply) -> None:

@@ -76,8 +76,8 @@ class Warden(ABC):
     # -- what differs -----------------------------------------------------------------------
 
     @abstractmethod
-    def prime(self) -> None:
-        """Pay the first cell's price ahead, while nobody waits."""
+    def prime(self, frame: Frame, reply: Reply) -> None:
+        """Get ready while nobody waits."""
 
     @abstractmethod
     def branch(self, kernel: Kernel, frame: Frame, reply: Reply) -> None:
@@ -102,6 +102,10 @@ class Warden(ABC):
     @abstractmethod
     def _stub_said(self, frame: Frame) -> None:
         """The stub has started or reaped a member."""
+
+    def _listen(self, address: str) -> socket.socket:
+        """Where the new kernel's clients come in; nobody is let in yet."""
+        return listen(address)
 
     def _make_kernel(self, identity: Identity, *, shelf: Shelf, epoch: int) -> Kernel:
         return Kernel(self, identity, shelf=shelf, epoch=epoch)
@@ -154,6 +158,7 @@ class Warden(ABC):
             session_name=frame.get("session_name"),
             tags=frame.get("tags") or {},
             parent=frame.get("parent"),
+            created_at=frame.get("created_at") or time.time(),
             notes=[*self.notes, *(frame.get("notes") or ())],
             open_files=frame.get("open_files"),
             wrote_connection_file=not frame.get("connection"),
@@ -168,7 +173,7 @@ class Warden(ABC):
             shelf.make_folder()
             if identity.wrote_connection_file:
                 write_private(identity.connection_file, ports.info)
-            listener = _listen(identity.address)
+            listener = self._listen(identity.address)
         except OSError as error:
             ports.close()
             raise BadInput(
@@ -341,7 +346,7 @@ class Warden(ABC):
         return status
 
 
-def _listen(address: str) -> socket.socket:
+def listen(address: str) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(address)

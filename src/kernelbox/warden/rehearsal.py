@@ -62,9 +62,13 @@ class _Scene:
         react, where it is not a process of its own."""
         self._stub.say({"op": "started", "tag": FIRST, "pid": 0})
         turn()
-        self._keeper.say({"op": "prime", "id": 0})
+        address = os.path.join(self._stage, "k.sock")
+        self._keeper.say({"op": "prime", "id": 0, "address": address})
         turn()
         self._interpreter.hear()
+        self._interpreter.say({"op": "primed"})
+        turn()
+        self._keeper.hear()
         settings = Settings(
             registry_path=os.path.join(self._stage, "registry.json"),
             runtime_dir=os.path.join(self._stage, "r"),
@@ -75,7 +79,7 @@ class _Scene:
                 "id": 1,
                 "kernel_id": self._kernel_id,
                 "name": "rehearsal",
-                "address": os.path.join(self._stage, "k.sock"),
+                "address": address,
                 "cwd": "/",
                 "environ": dict(os.environ),
                 "settings": settings.to_wire(),

@@ -299,7 +299,7 @@ class NativeClient:
         )
 
     def _op_prime(self, request: Any, frame: Frame) -> None:
-        self._family.prime()
+        self._family.prime(frame, lambda content: self._reply(request, content))
 
     def _op_become(self, request: Any, frame: Frame) -> None:
         self._family.become(frame, lambda content: self._reply(request, content))
