@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import socket
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import psutil
@@ -98,12 +101,64 @@ def test_killed_spares_are_not_handed_out(spared: Box, wardens: Find, waiting: W
         first = box.get_or_create("first")
         mine = next(p["pid"] for p in box.status(first)["processes"] if p["role"] == "warden")
         waiting(lambda: len(wardens(box)) == 3, what="two spares to appear")
-        for process in wardens(box):
-            if process.pid != mine:
-                process.kill()
+        spares = [process for process in wardens(box) if process.pid != mine]
+        for process in spares:
+            process.kill()
+        psutil.wait_procs(spares, timeout=10)
         record = box.get_or_create("second")
         assert box.execute(record, "1").return_value == "1"
         assert box.execute(first, "1").state == "kept"
+
+
+def warm_spares(box: Box) -> int:
+    """How many the keeper would hand out without waiting for their answer."""
+    return int(box._driver.run(box._calls.keeper({"op": "hello"}))["warm"])
+
+
+def test_a_warm_spare_is_handed_out_with_all_that_its_record_says(
+    spared: Box, waiting: Waiting
+) -> None:
+    with spared as box:
+        box.get_or_create("first")
+        waiting(lambda: warm_spares(box) == 2, what="two spares to be warm")
+        runtime = Path(box.settings.runtime_dir)
+        assert len(list(runtime.glob("kernel-*.json"))) == 1, "a spare's file is not seen"
+        record = box.get_or_create("second", session_name="s", tags={"a": 1})
+        connection = json.loads(Path(record.connection_file).read_text())
+        assert connection["key"]
+        socket.create_connection(("127.0.0.1", connection["hb_port"]), 5).close()
+        (fresh,) = (r for r in box.list_kernels(refresh=True) if r.name == "second")
+        told, true = asdict(record), asdict(fresh)
+        assert abs(told.pop("last_used_at") - true.pop("last_used_at")) < 60
+        assert told == true
+        assert box.execute(record, "1 + 1").return_value == "2"
+
+
+def test_a_warm_spare_says_where_it_could_not_go(
+    spared: Box, waiting: Waiting, tmp_path: Path
+) -> None:
+    with spared as box:
+        box.get_or_create("first")
+        waiting(lambda: warm_spares(box) == 2, what="two spares to be warm")
+        record = box.get_or_create("lost", cwd=str(tmp_path / "gone"))
+        assert any("cannot be entered" in note for note in record.notes)
+        assert box.execute(record, "1 + 1").return_value == "2"
+
+
+def test_a_killed_spare_leaves_no_files(spared: Box, wardens: Find, waiting: Waiting) -> None:
+    with spared as box:
+        first = box.get_or_create("first")
+        waiting(lambda: warm_spares(box) == 2, what="two spares to be warm")
+        mine = next(p["pid"] for p in box.status(first)["processes"] if p["role"] == "warden")
+        rundir, runtime = Path(box._calls.home.rundir), Path(box.settings.runtime_dir)
+        assert len(list(runtime.glob(".spare-*"))) == 2
+        for process in wardens(box):
+            if process.pid != mine:
+                process.kill()
+        waiting(lambda: not list(runtime.glob(".spare-*")), what="their files to go")
+        assert sorted(p.name for p in rundir.glob("*.sock")) == sorted(
+            ["keeper.sock", f"{first.kernel_id}.sock"]
+        )
 
 
 def test_no_spares_when_none_are_wanted(box: Box, wardens: Find) -> None:

@@ -192,12 +192,12 @@ class Interpreter:
 
     def _begin(self, frame: Frame) -> None:
         """Become the caller's kernel: their folder, their environment, a seed of our own."""
-        environ = frame["environ"]
-        for name in [name for name in os.environ if name not in environ]:
-            del os.environ[name]
-        for name, value in environ.items():
-            if os.environ.get(name) != value:
-                os.environ[name] = value
+        wanted = {os.fsencode(name): os.fsencode(it) for name, it in frame["environ"].items()}
+        here = dict(os.environb)
+        for variable in here.keys() - wanted.keys():
+            del os.environb[variable]
+        for variable, value in wanted.items() - here.items():
+            os.environb[variable] = value
         os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
         for pager in ("PAGER", "GIT_PAGER"):
             os.environ[pager] = "cat"  # nobody turns the pages

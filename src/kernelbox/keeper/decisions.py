@@ -94,13 +94,12 @@ def nothing_can_fail(request: Frame) -> bool:
     return True
 
 
-def first_record(request: Frame, notes: Iterable[str]) -> Record:
+def first_record(request: Frame, connection_file: str, notes: Iterable[str]) -> Record:
     """What the warden will say of a kernel that has just become the caller's."""
-    kernel_id, now = request["kernel_id"], request["created_at"]
-    runtime = request["settings"]["runtime_dir"]
+    now = request["created_at"]
     return {
-        "kernel_id": kernel_id,
-        "connection_file": os.path.join(runtime, f"kernel-{kernel_id}.json"),
+        "kernel_id": request["kernel_id"],
+        "connection_file": connection_file,
         "name": request["name"],
         "created_at": now,
         "last_used_at": now,

@@ -37,6 +37,13 @@ class Home:
     def log_path(self) -> str:
         return os.path.join(self.rundir, "keeper.log")
 
+    def connection_file(self, kernel_id: str) -> str:
+        return os.path.join(self.runtime_dir, f"kernel-{kernel_id}.json")
+
+    def draft(self, kernel_id: str) -> str:
+        """The connection file of a spare, before it is anybody's."""
+        return os.path.join(self.runtime_dir, f".spare-{kernel_id}.json")
+
     def kernel_address(self, kernel_id: str) -> str:
         return os.path.join(self.rundir, f"{kernel_id}.sock")
 
@@ -78,8 +85,11 @@ def prepare(home: Home) -> None:
 
 def remove_files(home: Home, kernel_id: str) -> None:
     """Take away what a kernel left: its socket, its connection file if it is ours, its spool."""
-    connection_file = os.path.join(home.runtime_dir, f"kernel-{kernel_id}.json")
-    for path in (home.kernel_address(kernel_id), connection_file):
+    for path in (
+        home.kernel_address(kernel_id),
+        home.connection_file(kernel_id),
+        home.draft(kernel_id),
+    ):
         with contextlib.suppress(OSError):
             os.unlink(path)
     shutil.rmtree(os.path.join(home.runtime_dir, f"spool-{kernel_id}"), ignore_errors=True)

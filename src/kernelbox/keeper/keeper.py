@@ -128,7 +128,8 @@ class Keeper:
             reply(BoxError(f"internal error in the keeper: {error!r}"))
 
     def _op_hello(self, frame: Frame, reply: Reply) -> None:
-        reply({"build": self.build, "protocol": PROTOCOL, "pid": os.getpid()})
+        warm = sum(spare.warm for root in self._roots.values() for spare in root.spares)
+        reply({"build": self.build, "protocol": PROTOCOL, "pid": os.getpid(), "warm": warm})
 
     def _op_hand_over(self, frame: Frame, reply: Reply) -> None:
         """A newer build takes over: leave, and let every family live."""
@@ -169,9 +170,10 @@ class Keeper:
             return
         kernel_id = request["kernel_id"]
         link.kernel_ids.add(kernel_id)
-        if link.warm and decisions.nothing_can_fail(request):
+        if link.warm and decisions.nothing_can_fail(request) and self._publish(kernel_id):
             # Its answer would tell us nothing new, and it may come while the caller goes on.
-            record = decisions.first_record(request, link.notes)
+            connection_file = self.home.connection_file(kernel_id)
+            record = decisions.first_record(request, connection_file, link.notes)
             link.ask(request, lambda _: None)
             record = self._register(link, record, frame)
             self._created(name, {"record": record, "created": True})
@@ -216,6 +218,14 @@ class Keeper:
         self._give_address(request, link.reserved or str(uuid.uuid4()))
         return link
 
+    def _publish(self, kernel_id: str) -> bool:
+        """The spare's connection file gets the name that the record says."""
+        try:
+            os.rename(self.home.draft(kernel_id), self.home.connection_file(kernel_id))
+        except OSError:
+            return False  # whatever it is, the warden will come upon it, and say so
+        return True
+
     def _give_address(self, request: Frame, kernel_id: str) -> None:
         request["kernel_id"] = kernel_id
         request["address"] = self.home.kernel_address(kernel_id)
@@ -242,7 +252,7 @@ class Keeper:
         self.registry.add(record)
         link.kernel_ids.add(kernel_id)
         self._by_kernel[kernel_id] = link
-        self._idle_limits[kernel_id] = Settings.from_wire(frame["settings"]).kernel_idle_timeout
+        self._idle_limits[kernel_id] = float(frame["settings"]["kernel_idle_timeout"])
         self._plan_idle_check()
         self._registry_changed()
         if self._closing:
@@ -340,9 +350,13 @@ class Keeper:
         if root is None or len(root.spares) >= spares:
             return
         link = root.fork_family(self._new_link)
-        request: Frame = {"op": "prime"}
         link.reserved = str(uuid.uuid4())
-        self._give_address(request, link.reserved)
+        request: Frame = {
+            "op": "prime",
+            "address": self.home.kernel_address(link.reserved),
+            "draft": self.home.draft(link.reserved),
+            "connection_file": self.home.connection_file(link.reserved),
+        }
 
         def primed(content: dict[str, Any] | BoxError) -> None:
             if not isinstance(content, BoxError):

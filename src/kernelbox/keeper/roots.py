@@ -91,8 +91,9 @@ class FamilyLink:
         self._waiting[self._next] = on_reply
         self._peer.send({**request, "id": self._next})
 
-    def tell(self, frame: Frame) -> None:
-        self._peer.send(frame)
+    def poll(self) -> None:
+        """Hear now what it has to say, its end above all."""
+        self._peer.poll()
 
     def close(self) -> None:
         self._peer.close()
@@ -196,6 +197,8 @@ class Root:
 
     def take_spare(self) -> FamilyLink | None:
         """A family that waits for somebody, a warm one if there is."""
+        for link in list(self.spares):
+            link.poll()
         live = [link for link in self.spares if not link.closed]
         live.sort(key=lambda link: not link.warm)
         self.spares = live[1:]

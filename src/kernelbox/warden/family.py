@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import time
@@ -15,12 +14,13 @@ from kernelbox.inside.stub import FIRST
 from kernelbox.warden.bash_member import BashMember
 from kernelbox.warden.connection import Ports, open_ports
 from kernelbox.warden.exits import Exit, oom_kills
-from kernelbox.warden.household import Door, Reply, Warden, listen
+from kernelbox.warden.household import Door, Reply, Warden
 from kernelbox.warden.jobs import ForkOrder
 from kernelbox.warden.kernel import Kernel
 from kernelbox.warden.lanes.jupyter import JupyterDoor
 from kernelbox.warden.member import Member, MemberOwner
 from kernelbox.warden.python_member import PythonMember
+from kernelbox.warden.reservation import Reservation, reserve
 from kernelbox.wire import Frame
 
 _PORT_PATIENCE = 5.0
@@ -46,33 +46,32 @@ class Family(Warden):
         self._shells: dict[int, BashMember] = {}
         self._starting: dict[int, PythonMember | BashMember] = {}
         self._tags = FIRST
-        self._ports: Ports | None = None
-        self._reserved: tuple[str, socket.socket] | None = None
+        self._reservation: Reservation | None = None
         self.spare: PythonMember | None = PythonMember(self.reactor, _Nobody(), channel)
         self._starting[FIRST] = self.spare
 
     # -- becoming and branching -------------------------------------------------------------
 
     def prime(self, frame: Frame, reply: Reply) -> None:
-        """Get ready while nobody waits: ports, a socket to listen on, a first cell."""
+        """Get ready while nobody waits: what a kernel has from its birth, and its first cell."""
         if self.spare is None:
             return  # it is somebody's already
-        self._ports = open_ports()
-        self._reserved = (str(frame["address"]), listen(str(frame["address"])))
+        self._reservation = reserve(frame)
         self.spare.give_to(_Nobody(lambda: reply({"notes": list(self.notes)})))
         self.spare.send({"op": "prime"})
 
-    def _listen(self, address: str) -> socket.socket:
-        if self._reserved is not None and self._reserved[0] == address:
-            listener, self._reserved = self._reserved[1], None
-            return listener
-        return super()._listen(address)
+    def _become(self, frame: Frame, reply: Reply) -> None:
+        super()._become(frame, reply)
+        self._discard_reservation()  # what is left of it
 
     def end(self) -> None:
-        if self._reserved is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(self._reserved[0])
+        self._discard_reservation()
         super().end()
+
+    def _discard_reservation(self) -> None:
+        if self._reservation is not None:
+            self._reservation.discard()
+            self._reservation = None
 
     def _first_member(self) -> PythonMember | None:
         spare, self.spare = self.spare, None
@@ -123,9 +122,8 @@ class Family(Warden):
 
     def _open_ports(self, frame: Frame) -> Ports:
         info = frame.get("connection")
-        if info is None and self._ports is not None:
-            ports, self._ports = self._ports, None
-            return ports
+        if info is None and self._reservation is not None:
+            return self._reservation.ports
         deadline = time.monotonic() + _PORT_PATIENCE
         while True:
             try:
@@ -136,6 +134,14 @@ class Family(Warden):
                 if info is None or time.monotonic() > deadline:
                     raise Unsupported(f"the kernel's ports cannot be opened: {error}") from None
                 time.sleep(0.05)
+
+    def _listen(self, address: str) -> socket.socket:
+        ready = self._reservation and self._reservation.take_listener(address)
+        return ready or super()._listen(address)
+
+    def _publish(self, path: str, ports: Ports) -> None:
+        if self._reservation is None or not self._reservation.publish(path, ports):
+            super()._publish(path, ports)
 
     def _open_door(self, kernel: Kernel, ports: Ports) -> Door:
         return JupyterDoor(self.reactor, kernel, ports, on_shutdown=self._jupyter_shutdown)

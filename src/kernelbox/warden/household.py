@@ -24,13 +24,13 @@ from kernelbox.warden.identity import Identity
 from kernelbox.warden.kernel import Kernel
 from kernelbox.warden.lanes.native import NativeClient
 from kernelbox.warden.member import Member, process_facts
+from kernelbox.warden.reservation import listen
 from kernelbox.warden.shelf import Shelf
 from kernelbox.wire import Frame
 
 Reply = Callable[[dict[str, Any] | BoxError], None]
 
 _LAST_CHILD_PATIENCE = 6.0
-_BACKLOG = 1024
 _PEER_CREDENTIALS = struct.Struct("3i")
 
 
@@ -107,6 +107,10 @@ class Warden(ABC):
         """Where the new kernel's clients come in; nobody is let in yet."""
         return listen(address)
 
+    def _publish(self, path: str, ports: Ports) -> None:
+        """Write the connection file."""
+        write_private(path, ports.info)
+
     def _make_kernel(self, identity: Identity, *, shelf: Shelf, epoch: int) -> Kernel:
         return Kernel(self, identity, shelf=shelf, epoch=epoch)
 
@@ -172,7 +176,7 @@ class Warden(ABC):
         try:
             shelf.make_folder()
             if identity.wrote_connection_file:
-                write_private(identity.connection_file, ports.info)
+                self._publish(identity.connection_file, ports)
             listener = self._listen(identity.address)
         except OSError as error:
             ports.close()
@@ -344,17 +348,6 @@ class Warden(ABC):
             process_facts(self.stub_pid, "stub"),
         ]
         return status
-
-
-def listen(address: str) -> socket.socket:
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(address)
-    listener.bind(address)
-    os.chmod(address, 0o600)
-    listener.listen(_BACKLOG)
-    listener.setblocking(False)
-    return listener
 
 
 def _peer_uid(sock: socket.socket) -> int:

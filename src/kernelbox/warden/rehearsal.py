@@ -63,7 +63,17 @@ class _Scene:
         self._stub.say({"op": "started", "tag": FIRST, "pid": 0})
         turn()
         address = os.path.join(self._stage, "k.sock")
-        self._keeper.say({"op": "prime", "id": 0, "address": address})
+        runtime = os.path.join(self._stage, "r")
+        os.makedirs(runtime, exist_ok=True)
+        self._keeper.say(
+            {
+                "op": "prime",
+                "id": 0,
+                "address": address,
+                "draft": os.path.join(runtime, "draft.json"),
+                "connection_file": os.path.join(runtime, f"kernel-{self._kernel_id}.json"),
+            }
+        )
         turn()
         self._interpreter.hear()
         self._interpreter.say({"op": "primed"})
@@ -71,7 +81,7 @@ class _Scene:
         self._keeper.hear()
         settings = Settings(
             registry_path=os.path.join(self._stage, "registry.json"),
-            runtime_dir=os.path.join(self._stage, "r"),
+            runtime_dir=runtime,
         )
         self._keeper.say(
             {
