@@ -123,7 +123,7 @@ class Family(Warden):
     def _open_ports(self, frame: Frame) -> Ports:
         info = frame.get("connection")
         if info is None and self._reservation is not None:
-            return self._reservation.ports
+            return self._reservation.take_ports()
         deadline = time.monotonic() + _PORT_PATIENCE
         while True:
             try:

@@ -25,14 +25,20 @@ class Reservation:
     draft: str
     connection_file: str
     ports: Ports
-    listener: socket.socket | None
+    listener: socket.socket
+    ports_taken: bool = False
+    listener_taken: bool = False
+
+    def take_ports(self) -> Ports:
+        self.ports_taken = True
+        return self.ports
 
     def take_listener(self, address: str) -> socket.socket | None:
         """The socket, if this is where it listens."""
         if address != self.address:
             return None
-        listener, self.listener = self.listener, None
-        return listener
+        self.listener_taken = True
+        return self.listener
 
     def publish(self, path: str, ports: Ports) -> bool:
         """Give the file its real name; False if the kernel has another, or other ports."""
@@ -44,32 +50,44 @@ class Reservation:
 
     def discard(self) -> None:
         """Leave nothing of what was not taken."""
-        unused = [self.draft] if self.listener is None else [self.draft, self.address]
-        for path in unused:
+        with contextlib.suppress(OSError):
+            os.unlink(self.draft)
+        if not self.listener_taken:
+            self.listener.close()
             with contextlib.suppress(OSError):
-                os.unlink(path)
+                os.unlink(self.address)
+        if not self.ports_taken:
+            self.ports.close()
 
 
 def reserve(frame: Frame) -> Reservation:
-    """As the keeper asks for it."""
+    """As the keeper asks for it; all of it or nothing."""
     ports = open_ports()
-    write_private(frame["draft"], ports.info)
-    return Reservation(
-        frame["address"],
-        frame["draft"],
-        frame["connection_file"],
-        ports,
-        listen(frame["address"]),
-    )
+    try:
+        listener = listen(frame["address"])
+    except OSError:  # the keeper has left, and taken the folder along
+        ports.close()
+        raise
+    made = Reservation(frame["address"], frame["draft"], frame["connection_file"], ports, listener)
+    try:
+        write_private(made.draft, ports.info)
+    except OSError:
+        made.discard()
+        raise
+    return made
 
 
 def listen(address: str) -> socket.socket:
     """A Unix socket for us alone; nobody is let in yet."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(address)
-    listener.bind(address)
-    os.chmod(address, 0o600)
-    listener.listen(_BACKLOG)
-    listener.setblocking(False)
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(address)
+        listener.bind(address)
+        os.chmod(address, 0o600)
+        listener.listen(_BACKLOG)
+        listener.setblocking(False)
+    except OSError:
+        listener.close()
+        raise
     return listener
