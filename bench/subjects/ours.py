@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import time
-from pathlib import Path
 from typing import Any
 
 from measures import Reply, serve
@@ -17,8 +15,10 @@ class Ours:
 
     def __init__(self) -> None:
         self._box = Box()
+        self._opened = False
 
     def open(self, name: str) -> Any:
+        self._opened = True
         return self._box.get_or_create(name)
 
     def run(self, kernel: Any, code: str, *, timeout: float) -> Reply:
@@ -37,17 +37,17 @@ class Ours:
         self._box.destroy(_name(kernel))
 
     def settle(self) -> None:
-        """Wait until spares are there again: made a moment after one was taken, then rest."""
-        if os.environ.get("KERNELBOX_SPARES") == "0":
-            return
-        deadline = time.monotonic() + 2
-        time.sleep(0.5)
-        quiet = 0
-        while quiet < 3 and time.monotonic() < deadline:
-            before = _busy_ticks()
-            time.sleep(0.1)
-            # A tick is 10 ms; 2 of the 20 that two processors have in this time is rest.
-            quiet = quiet + 1 if _busy_ticks() - before <= 2 else 0
+        """Wait until the spares that are wanted are warm again, then for the machine to rest."""
+        wanted = self._box.settings.spares
+        if not wanted or not self._opened:
+            return  # to ask would start a keeper, which is part of what "first ever" costs
+        deadline = time.monotonic() + 5
+        while self._warm_spares() < wanted and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(0.1)
+
+    def _warm_spares(self) -> int:
+        return int(self._box._driver.run(self._box._calls.keeper({"op": "hello"}))["warm"])
 
     def branch(self, kernel: Any, name: str) -> Any:
         return self._box.branch(kernel, name)
@@ -58,13 +58,6 @@ class Ours:
 
 def _name(kernel: Any) -> str:
     return str(getattr(kernel, "name", kernel))
-
-
-def _busy_ticks() -> int:
-    """Processor time spent so far on anything at all, in clock ticks."""
-    first = Path("/proc/stat").read_text().splitlines()[0].split()
-    user, nice, system = (int(field) for field in first[1:4])
-    return user + nice + system
 
 
 if __name__ == "__main__":
