@@ -95,6 +95,7 @@ def test_startup_code_keeps_its_indentation() -> None:
         ("KERNELBOX_STORE_BACKEND", "redis"),
         ("KERNELBOX_STORE_BACKEND", "File"),
         ("KERNELBOX_SPARES", "-1"),
+        ("KERNELBOX_SPARES", "101"),
     ],
 )
 def test_a_value_that_cannot_be_used_is_refused_by_its_name(variable: str, text: str) -> None:

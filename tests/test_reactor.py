@@ -262,3 +262,34 @@ def test_no_descriptor_is_left_open() -> None:
 def test_what_remains_is_never_negative() -> None:
     assert remaining(time.monotonic() - 5) == 0.0
     assert 4 < remaining(time.monotonic() + 5) <= 5
+
+
+def test_a_callback_that_fails_is_told_and_survived(
+    reactor: Reactor, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise ValueError("a bug")
+
+    reactor.call_soon(fail)
+    reactor.call_later(0.01, fail)
+    reactor.call_later(0.02, reactor.stop)
+    reactor.run()
+    assert capfd.readouterr().err.count("ValueError: a bug") == 2
+
+
+def test_a_callback_that_fails_for_ever_is_not(
+    reactor: Reactor, capfd: pytest.CaptureFixture[str]
+) -> None:
+    reader, writer = os.pipe()
+    os.write(writer, b"never read")
+
+    def fail() -> None:
+        raise ValueError("again")
+
+    reactor.watch(reader, fail)
+    with pytest.raises(ValueError, match="again"):
+        reactor.run()
+    assert 1 < capfd.readouterr().err.count("survived") < 100
+    reactor.forget(reader)
+    os.close(reader)
+    os.close(writer)

@@ -24,7 +24,7 @@ class Variable:
     help: str
 
 
-def _whole(least: int) -> Callable[[str], int]:
+def _whole(least: int, most: int | None = None) -> Callable[[str], int]:
     def parse(text: str) -> int:
         try:
             value = int(text)
@@ -32,6 +32,8 @@ def _whole(least: int) -> Callable[[str], int]:
             raise ValueError("must be a whole number") from None
         if value < least:
             raise ValueError(f"must be {least} or more")
+        if most is not None and value > most:
+            raise ValueError(f"must be {most} or less")
         return value
 
     return parse
@@ -113,7 +115,7 @@ VARIABLES: tuple[Variable, ...] = (
         "Folder for registry and runtime files; explicit paths beat it",
     ),
     Variable(
-        "KERNELBOX_SPARES", "spares", "2", _whole(0),
+        "KERNELBOX_SPARES", "spares", "2", _whole(0, most=100),
         "How many warm kernels are kept ready per interpreter",
     ),
     Variable(

@@ -10,7 +10,9 @@ import os
 import select
 import socket
 import struct
+import sys
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -22,6 +24,8 @@ READ_SIZE = 1 << 18
 _CREDENTIALS = struct.Struct("3i")
 _MAX_FDS = 16
 _LONGEST_WAIT = 3600.0
+_MOST_FAILURES = 20
+_FAILURE_WINDOW = 10.0
 
 
 class Timer:
@@ -80,9 +84,21 @@ class Reactor:
         self._running = False
 
     def run(self) -> None:
+        """Turn until :meth:`stop`. A callback that fails is a bug of ours, told in the log and
+        survived: the kernels that everybody else has here must not end with it. One that fails
+        again and again would only keep the processor busy, so that is raised."""
         self._running = True
+        failures: deque[float] = deque(maxlen=_MOST_FAILURES)
         while self._running:
-            self.turn()
+            try:
+                self.turn()
+            except Exception:
+                now = time.monotonic()
+                if len(failures) == _MOST_FAILURES and now - failures[0] < _FAILURE_WINDOW:
+                    raise
+                failures.append(now)
+                sys.stderr.write(f"kernelbox: survived a bug:\n{traceback.format_exc()}")
+                sys.stderr.flush()
 
     def turn(self, longest: float | None = None) -> None:
         """Wait once, at most ``longest`` seconds, and handle all that is ready."""

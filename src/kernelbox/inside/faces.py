@@ -39,7 +39,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace, new_class
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from kernelbox.inside.digest import compact
+from kernelbox.inside.bundles import compact
 
 if TYPE_CHECKING:
     from importlib.abc import Loader

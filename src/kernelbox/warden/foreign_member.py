@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kernelbox.inside import linux
-from kernelbox.inside.digest import plain
+from kernelbox.inside.bundles import plain
 from kernelbox.inside.outlets import MARK_TOKEN_LENGTH
 from kernelbox.reactor import Reactor, Timer
 from kernelbox.warden.exits import Exit, explain

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernelbox.inside.digest import compact, plain
+from kernelbox.inside.bundles import compact, plain
 from kernelbox.wire import Frame
 
 
