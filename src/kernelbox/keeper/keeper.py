@@ -43,7 +43,6 @@ _MOST_ROOTS = 4
 _END_PATIENCE = 10.0
 _MOST_STATUSES = 1000
 _SWEEP_AGAIN = 0.3
-_SAVE_SOON = 0.03
 _SAVE_AGAIN = 5.0
 
 
@@ -660,17 +659,19 @@ class Keeper:
         self.reactor.call_soon(self._consider_leaving)
 
     def _registry_changed(self) -> None:
-        """Write it soon: not while a caller waits for the processor, and once for many changes."""
-        if self._save_timer is None:
-            self._save_timer = self.reactor.call_later(_SAVE_SOON, self._save)
+        """Write it as soon as the caller has been answered, once for all changes of this turn."""
+        self.reactor.call_soon(self._save)
 
     def _save(self) -> None:
-        self._save_timer = None
         if not self._evicted():
             self.registry.save()
-        if self.registry.problem:
+        if self.registry.problem and self._save_timer is None:
             # A disk that is full now may have room later.
-            self._save_timer = self.reactor.call_later(_SAVE_AGAIN, self._save)
+            self._save_timer = self.reactor.call_later(_SAVE_AGAIN, self._save_again)
+
+    def _save_again(self) -> None:
+        self._save_timer = None
+        self._save()
 
 
 def _loss_words(grave: Grave) -> str:
