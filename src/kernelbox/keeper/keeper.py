@@ -43,6 +43,7 @@ _MOST_ROOTS = 4
 _END_PATIENCE = 10.0
 _MOST_STATUSES = 1000
 _SWEEP_AGAIN = 0.3
+_SAVE_SOON = 0.008
 _SAVE_AGAIN = 5.0
 
 
@@ -79,7 +80,7 @@ class Keeper:
         # Nobody is answered before it is known what there is.
         adoption.adopt(self)
         self.reactor.watch(self._listener.fileno(), self._accept)
-        self._registry_changed()
+        self._save()
         if self.home.owner:
             self._watch_owner(self.home.owner)
         self.reactor.call_later(1.0, self._consider_leaving)
@@ -659,19 +660,18 @@ class Keeper:
         self.reactor.call_soon(self._consider_leaving)
 
     def _registry_changed(self) -> None:
-        """Write it as soon as the caller has been answered, once for all changes of this turn."""
-        self.reactor.call_soon(self._save)
+        """Write it in a moment: once for many changes, and not while a new kernel and its caller
+        want the processor. Should we be killed before, the kernel is found by its socket."""
+        if self._save_timer is None:
+            self._save_timer = self.reactor.call_later(_SAVE_SOON, self._save)
 
     def _save(self) -> None:
+        self._save_timer = None
         if not self._evicted():
             self.registry.save()
-        if self.registry.problem and self._save_timer is None:
+        if self.registry.problem:
             # A disk that is full now may have room later.
-            self._save_timer = self.reactor.call_later(_SAVE_AGAIN, self._save_again)
-
-    def _save_again(self) -> None:
-        self._save_timer = None
-        self._save()
+            self._save_timer = self.reactor.call_later(_SAVE_AGAIN, self._save)
 
 
 def _loss_words(grave: Grave) -> str:
