@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from kernelbox.inside import linux
-from kernelbox.inside.workingset import WorkingSet, learn
+from kernelbox.inside.workingset import Lesson, WorkingSet
 
 _PAGE = mmap.PAGESIZE
 _PAGES = 4000
@@ -45,7 +45,7 @@ def learned_from(play: Callable[[], None]) -> WorkingSet:
         os.read(heard, 1)
 
     try:
-        return learn(player, direct)
+        return Lesson(player, direct).finish()
     finally:
         os.close(heard)
         os.close(said)
@@ -99,7 +99,7 @@ def test_only_what_was_written_to_is_learned(memory: mmap.mmap) -> None:
 def test_a_player_that_dies_teaches_nothing_and_keeps_nobody(
     fork: Callable[[], int], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    pages = learn(lambda: os._exit(9), signal.pause, fork=fork)
+    pages = Lesson(lambda: os._exit(9), signal.pause, fork=fork).finish()
     assert not pages.claim()
     assert "no pages were learned" in capfd.readouterr().err
     with pytest.raises(ChildProcessError):

@@ -28,7 +28,7 @@ from kernelbox.inside.lifeline import Lifeline, LifelineClosed
 from kernelbox.inside.outlets import Outlets, Stream
 from kernelbox.inside.questions import answer
 from kernelbox.inside.shell import KernelFacade, Shell, outbox
-from kernelbox.inside.workingset import WorkingSet, learn
+from kernelbox.inside.workingset import Lesson, WorkingSet
 from kernelbox.wire import Decoder, Frame, encode
 
 DUMP_SIGNAL = signal.SIGRTMAX - 2
@@ -213,8 +213,8 @@ class Interpreter:
         sys.argv = [""]
         reseed()
 
-    def learn_pages(self) -> None:
-        """In the root: see which pages a fork writes to until its first result."""
+    def lesson(self) -> Lesson:
+        """In the root: which pages a fork writes to until its first result."""
 
         channel = open_channel()
 
@@ -234,7 +234,7 @@ class Interpreter:
                 pass
 
         try:
-            self.pages = learn(play, direct)
+            return Lesson(play, direct)
         finally:
             channel.close_far()
             channel.close_near()

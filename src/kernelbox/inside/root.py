@@ -24,6 +24,12 @@ BecomeWarden = Callable[[socket.socket, socket.socket, int, Channel], None]
 and the channel to the first interpreter."""
 
 
+_IDLE_AFTER = 30
+"""Milliseconds: the first kernel of all, just forked, is on its way to its first result."""
+
+Lessons = Callable[[], dict[int, Callable[[], None]]]
+"""Begins what can be learned, and says for each descriptor what to do when it can be read."""
+
 _REHEARSALS = 12
 """Bytecode is specialised in place, which would un-share its page in a fork: let it settle here."""
 
@@ -40,8 +46,7 @@ def build(ipython_dir: str, preload: Sequence[str]) -> tuple[Interpreter, list[s
     interpreter.install()
     outbox.lifeline = None
     warm_up(interpreter.shell)
-    for _ in range(_REHEARSALS):
-        warm_up(interpreter.shell, FIRST_CELL)
+    warm_up(interpreter.shell, FIRST_CELL * _REHEARSALS)
     interpreter.user_loop.loop.close()  # its selector would be shared by every fork
     return interpreter, failures
 
@@ -56,15 +61,31 @@ def freeze() -> None:
 
 
 def serve(
-    control: socket.socket, interpreter: Interpreter, become_warden: BecomeWarden
+    control: socket.socket,
+    interpreter: Interpreter,
+    become_warden: BecomeWarden,
+    lessons: Lessons,
 ) -> NoReturn:
-    """Fork a family for each socket that arrives on ``control``; end when it closes."""
+    """Fork a family for each socket that arrives on ``control``; end when it closes.
+
+    ``lessons`` are begun when nobody waits, and finished when there is something to learn.
+    """
     signals = linux.child_signal_fd()
     poll = select.poll()
     poll.register(control, select.POLLIN)
     poll.register(signals, select.POLLIN)
+    to_finish: dict[int, Callable[[], None]] | None = None
     while True:
-        for fd, _ in poll.poll():
+        ready = poll.poll(_IDLE_AFTER if to_finish is None else None)
+        if not ready:
+            to_finish = lessons()
+            for reader in to_finish:
+                poll.register(reader, select.POLLIN)
+        for fd, _ in ready:
+            if to_finish and fd in to_finish:
+                poll.unregister(fd)
+                to_finish.pop(fd)()
+                continue
             if fd == signals:
                 linux.drain_signal_fd(signals)
                 for pid, status in linux.reap():

@@ -2,7 +2,7 @@
 
 A fork shares all memory until it writes: each first write to a page is a fault that copies it, and
 a new interpreter takes well over a thousand of them before its first result, which is most of the
-time that takes. The same pages every time: the root learns which (:func:`learn`), and a fork asks
+time that takes. The same pages every time: the root learns which (:class:`Lesson`), and a fork asks
 the kernel for all of them at once (:meth:`WorkingSet.claim`), at half the price and before anybody
 waits. It costs no memory, for they would have been copied anyway.
 """
@@ -48,34 +48,45 @@ class WorkingSet:
         return bool(self._calls) and all(linux.populate(ranges) for ranges in self._calls)
 
 
-def learn(
-    play: Callable[[], None], direct: Callable[[], None], *, fork: Callable[[], int] = os.fork
-) -> WorkingSet:
-    """``play`` a scene in a fork and see which of our pages it wrote to: nothing happens here.
+class Lesson:
+    """Learn which of our pages a fork writes to, by watching one ``play`` a scene.
 
     ``direct`` runs beside it, in a process between us and the player, and returns when the scene
-    is over. A page is the player's own once it has written to it, but also if all others that
-    shared it have; so we do nothing meanwhile, and the player does not look at itself.
+    is over. Nothing of it happens here: we may go on, and fork others, meanwhile. (A page counts as
+    the player's own when nobody shares it any more; so the player does not look at itself.)
     """
-    reader, writer = os.pipe()
-    director = os.fork()
-    if director == 0:
-        status = 70
-        try:
-            os.close(reader)
-            with open(writer, "wb") as file:
-                file.write(b"".join(map(_ENTRY.pack, _pages_of_a_player(play, direct, fork))))
-            status = 0
-        except BaseException as error:
-            os.write(2, f"kernelbox: no pages were learned: {error!r}\n".encode())
-        finally:
-            os._exit(status)
-    os.close(writer)
-    with open(reader, "rb") as file:
-        learned = {page for (page,) in _ENTRY.iter_unpack(file.read())}
-    os.waitpid(director, 0)
-    # What the scene allocated is not there in another fork, and not to be asked for.
-    return WorkingSet(learned.intersection(_pages(os.getpid(), _PRESENT)))
+
+    def __init__(
+        self,
+        play: Callable[[], None],
+        direct: Callable[[], None],
+        *,
+        fork: Callable[[], int] = os.fork,
+    ) -> None:
+        self.reader, writer = os.pipe()
+        self._director = os.fork()
+        if self._director == 0:
+            status = 70
+            try:
+                os.close(self.reader)
+                linux.unblock_signals()
+                with open(writer, "wb") as file:
+                    file.write(b"".join(map(_ENTRY.pack, _pages_of_a_player(play, direct, fork))))
+                status = 0
+            except BaseException as error:
+                os.write(2, f"kernelbox: no pages were learned: {error!r}\n".encode())
+            finally:
+                os._exit(status)
+        os.close(writer)
+
+    def finish(self) -> WorkingSet:
+        """What was learned; waits until :attr:`reader` can be read."""
+        with open(self.reader, "rb") as file:
+            learned = {page for (page,) in _ENTRY.iter_unpack(file.read())}
+        with contextlib.suppress(ChildProcessError):  # somebody reaps all there is
+            os.waitpid(self._director, 0)
+        # What the scene allocated is not there in another fork, and not to be asked for.
+        return WorkingSet(learned.intersection(_pages(os.getpid(), _PRESENT)))
 
 
 def _pages_of_a_player(

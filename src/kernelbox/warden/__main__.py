@@ -8,17 +8,19 @@ upgrade of the files on disk cannot pull the rug from under a running kernel.
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import sys
 import tempfile
+from collections.abc import Callable
 
 import zmq  # noqa: F401  (imported here so that every warden shares it)
 
 from kernelbox.inside import linux, root
 from kernelbox.inside.channel import Channel
 from kernelbox.inside.workingset import WorkingSet
+from kernelbox.warden import rehearsal
 from kernelbox.warden.family import Family
-from kernelbox.warden.rehearsal import learn_pages, rehearse
 from kernelbox.wire import encode
 
 
@@ -26,18 +28,32 @@ def main(argv: list[str]) -> None:
     control = socket.socket(fileno=int(argv[1]))
     linux.set_name("kb-root")
     linux.die_with_parent()  # a module that hangs while it is preloaded must not keep us for ever
-    os.makedirs(argv[2], mode=0o700, exist_ok=True)
-    interpreter, failures = root.build(argv[2], argv[3:])
-    warden_pages = WorkingSet()
-    with tempfile.TemporaryDirectory(dir=argv[2], prefix="rehearsal-") as stage:
-        try:
-            rehearse(stage)
-            root.freeze()
-            warden_pages = learn_pages(stage)
-            interpreter.learn_pages()
-        except Exception as error:  # noqa: BLE001 - a root that could not rehearse is a root too
-            sys.stderr.write(f"kernelbox: the rehearsal failed: {error!r}\n")
+    folder = argv[2]
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    interpreter, failures = root.build(folder, argv[3:])
+    stage = tempfile.mkdtemp(dir=folder, prefix="rehearsal-")
+    try:
+        rehearsal.rehearse(stage)
+    except Exception as error:  # noqa: BLE001 - a root that could not rehearse is a root too
+        sys.stderr.write(f"kernelbox: the rehearsal failed: {error!r}\n")
     root.freeze()
+    warden_pages = WorkingSet()
+
+    def lessons() -> dict[int, Callable[[], None]]:
+        about_wardens, about_interpreters = rehearsal.lesson(stage), interpreter.lesson()
+
+        def learn_of_wardens() -> None:
+            nonlocal warden_pages
+            warden_pages = about_wardens.finish()
+            shutil.rmtree(stage, ignore_errors=True)
+
+        def learn_of_interpreters() -> None:
+            interpreter.pages = about_interpreters.finish()
+
+        return {
+            about_wardens.reader: learn_of_wardens,
+            about_interpreters.reader: learn_of_interpreters,
+        }
 
     def become_warden(
         request: socket.socket, control: socket.socket, stub_pid: int, channel: Channel
@@ -47,7 +63,7 @@ def main(argv: list[str]) -> None:
 
     try:
         control.sendall(encode({"op": "warm"}))
-        root.serve(control, interpreter, become_warden)
+        root.serve(control, interpreter, become_warden, lessons)
     except ConnectionError:
         os._exit(0)  # the keeper is gone, and with it everyone we could work for
 

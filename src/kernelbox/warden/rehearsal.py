@@ -16,7 +16,7 @@ from kernelbox.config import Settings
 from kernelbox.inside import linux
 from kernelbox.inside.channel import open_channel
 from kernelbox.inside.stub import FIRST
-from kernelbox.inside.workingset import WorkingSet, learn
+from kernelbox.inside.workingset import Lesson
 from kernelbox.warden.family import Family
 from kernelbox.wire import Decoder, Frame, encode
 
@@ -149,11 +149,11 @@ def rehearse(stage: str) -> None:
         scene.close()
 
 
-def learn_pages(stage: str) -> WorkingSet:
-    """The pages that a warden writes to until its kernel's first result."""
+def lesson(stage: str) -> Lesson:
+    """Which pages a warden writes to until its kernel's first result."""
     scene = _Scene(stage)
     try:
-        return learn(
+        return Lesson(
             lambda: scene.warden().run(),
             lambda: scene.direct(1, lambda: None),
             fork=linux.bare_fork,
