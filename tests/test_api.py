@@ -135,6 +135,31 @@ def test_an_unknown_kernel_is_refused_and_what_exists_is_named(
         assert "get_or_create('no such')" in str(caught.value)
 
 
+def test_a_record_of_a_destroyed_kernel_is_spoken_of_by_its_name(
+    shared_box: Box, kernel: KernelRecord
+) -> None:
+    record = shared_box.get_or_create("shut down")
+    shared_box.destroy(record)
+    calls: list[Callable[[], object]] = [
+        lambda: shared_box.execute(record, "1"),
+        lambda: list(shared_box.stream(record, "1")),
+        lambda: shared_box.status(record),
+        lambda: shared_box.branch(record, "b"),
+        lambda: shared_box.output(record, "x"),
+    ]
+    for call in calls:
+        with pytest.raises(KernelNotFound, match="no kernel named 'shut down'") as caught:
+            call()
+        assert "get_or_create('shut down')" in str(caught.value)
+        assert record.kernel_id not in str(caught.value)
+    assert shared_box.destroy(record) is False
+
+
+def test_a_near_miss_of_a_name_is_told(shared_box: Box) -> None:
+    with pytest.raises(KernelNotFound, match="did you mean 'anchor'"):
+        shared_box.execute("ancor", "1")
+
+
 @pytest.mark.parametrize("name", ["", "../up", "a\nb", "x" * 500], ids=range(4))
 def test_bad_names_make_nothing(shared_box: Box, kernel: KernelRecord, name: str) -> None:
     before = {record.name for record in shared_box.list_kernels()}
@@ -172,6 +197,11 @@ def test_session_name_and_tags_are_kept(shared_box: Box) -> None:
         assert (record.session_name, record.tags) == ("s", {"owner": "me", "n": 1})
         (listed,) = [r for r in shared_box.list_kernels() if r.name == "tagged"]
         assert listed.tags == {"owner": "me", "n": 1}
+    finally:
+        shared_box.destroy(record)
+    record = shared_box.get_or_create("tagged", tags=["a", "b"])
+    try:
+        assert record.tags == ["a", "b"]
     finally:
         shared_box.destroy(record)
 
@@ -760,13 +790,21 @@ def test_folder_and_environment_can_be_given(shared_box: Box, tmp_path: Path) ->
         shared_box.destroy(record)
 
 
-def test_a_folder_that_is_gone_is_noted_and_the_kernel_starts(
-    shared_box: Box, tmp_path: Path
+def test_a_folder_that_is_not_there_makes_no_kernel(shared_box: Box, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"gone' is not a folder .*No such file or directory"):
+        shared_box.get_or_create("nowhere", cwd=str(tmp_path / "gone"))
+    assert "nowhere" not in {record.name for record in shared_box.list_kernels()}
+
+
+def test_the_callers_own_folder_may_be_gone(
+    shared_box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record = shared_box.get_or_create("nowhere", cwd=str(tmp_path / "gone"))
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    record = shared_box.get_or_create("from nowhere")
     try:
-        assert any("gone" in note for note in record.notes)
-        assert shared_box.execute(record, "1").ok
+        assert shared_box.execute(record, "import os; os.getcwd()").return_value == "'/'"
     finally:
         shared_box.destroy(record)
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import warnings
 from pathlib import Path
 
 import pytest
 
-from kernelbox import BadInput, Settings
+from kernelbox import BadInput, Box, Settings, config
 from kernelbox.config import (
     VARIABLES,
     check_code,
     check_language,
     check_name,
     check_timeout,
+    check_whole,
+    in_short,
 )
 
 # The table of seed 001: variable, default, field.
@@ -167,6 +171,149 @@ def test_every_variable_has_a_field_with_the_same_default() -> None:
         assert variable.name == f"KERNELBOX_{variable.field.upper()}"
         assert variable.parse(variable.default) == fields.pop(variable.field)
     assert fields == {}
+
+
+# -- by keyword -----------------------------------------------------------------------------
+
+
+def test_what_is_given_by_keyword_beats_the_environment_and_the_rest_is_kept(folder: Path) -> None:
+    environ = {"KERNELBOX_HOME": "h", "KERNELBOX_EXECUTION_TIMEOUT": "7", "KERNELBOX_SPARES": "1"}
+    settings = Settings.from_environment(environ, execution_timeout=5, preload=["json"])
+    assert (settings.execution_timeout, settings.spares, settings.preload) == (5, 1, ("json",))
+    assert settings.runtime_dir == str(folder / "h" / "runtime")
+    assert Settings.from_wire(settings.to_wire()) == settings
+
+
+def test_a_variable_that_is_overruled_is_not_read() -> None:
+    environ = {"KERNELBOX_SPARES": "many"}
+    assert Settings.from_environment(environ, spares=3).spares == 3
+
+
+def test_a_home_by_keyword_beats_the_paths_of_the_environment(folder: Path) -> None:
+    environ = {"KERNELBOX_REGISTRY_PATH": "/e/r.json", "KERNELBOX_RUNTIME_DIR": "/e/run"}
+    settings = Settings.from_environment(environ, home="/k", runtime_dir=".kernelbox/runtime")
+    assert settings.registry_path == "/k/registry.json"
+    assert settings.runtime_dir == str(folder / ".kernelbox" / "runtime")
+
+
+def test_an_unknown_keyword_is_answered_with_the_known_ones() -> None:
+    with pytest.raises(TypeError, match=r"no setting 'timeout'.*execution_timeout.*spool_total"):
+        Settings.from_environment({}, timeout=5)
+
+
+BAD_FIELDS = [
+    ("execution_timeout", "abc", "a number of seconds above 0"),
+    ("execution_timeout", "5", "a number of seconds above 0"),
+    ("execution_timeout", 0, "a number of seconds above 0"),
+    ("execution_timeout", float("nan"), "a number of seconds above 0"),
+    ("execution_timeout", 10**400, "a number of seconds above 0"),
+    ("kill_grace", -1, "a number of seconds, 0 or more"),
+    ("kill_grace", None, "a number of seconds, 0 or more"),
+    ("spares", 101, "a whole number from 0 to 100"),
+    ("spares", True, "a whole number from 0 to 100"),
+    ("max_retries", 2.5, "a whole number from 1 on"),
+    ("store_backend", "redis", "one of file, memory"),
+    ("startup_code", 7, "Python code"),
+    ("kernel_type", None, "kernelspec"),
+    ("preload", "numpy", "a list of names of modules"),
+    ("preload", [1], "a list of names of modules"),
+    ("home", 7, "the path of a folder"),
+    ("home", "a\0b", "the path of a folder"),
+    ("home", b"bytes", "the path of a folder"),
+    ("runtime_dir", 7, "a path"),
+    ("registry_path", b"bytes", "a path"),
+]
+
+
+@pytest.mark.parametrize(("field", "value", "takes"), BAD_FIELDS)
+def test_a_field_that_cannot_be_used_is_refused_by_its_name(
+    field: str, value: object, takes: str
+) -> None:
+    with pytest.raises(BadInput, match=f"{field} takes .*{takes}") as caught:
+        Settings.from_environment({}, **{field: value})
+    assert caught.value.details["field"] == field
+    with pytest.raises(BadInput, match=f"{field} takes .*{takes}"):
+        Box(Settings(**{field: value}))  # type: ignore[arg-type]
+
+
+def test_paths_may_be_path_objects(folder: Path) -> None:
+    settings = Settings(home=folder / "h").check()  # type: ignore[arg-type]
+    assert settings == Settings(home=str(folder / "h"))
+    settings = Settings.from_environment({}, runtime_dir=folder / "r")
+    assert settings.runtime_dir == str(folder / "r")
+
+
+def test_the_defaults_fit() -> None:
+    assert Settings().check() == Settings()
+    assert Settings(home="").check().home == ""
+
+
+# -- misspelled variables -------------------------------------------------------------------
+
+
+@pytest.fixture
+def nobody_warned_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "_told", set())
+    monkeypatch.setattr(config, "_looked_at", -1)
+
+
+@pytest.mark.usefixtures("nobody_warned_yet")
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("KERNELBOX_TIMEOUT", "did you mean KERNELBOX_EXECUTION_TIMEOUT or KERNELBOX_KERNEL_IDLE_"),
+        ("KERNELBOX_SPARE", "did you mean KERNELBOX_SPARES?"),
+        ("KERNELBOX_MAX_RETRYS", "did you mean KERNELBOX_MAX_RETRIES?"),
+        ("KERNELBOX_OUTPUT_LIMIT", "did you mean KERNELBOX_OUTPUT_CHAR_LIMIT?"),
+        ("KERNELBOX_COLOUR", "KERNELBOX_COLOUR is no setting of KernelBox and changes nothing."),
+    ],
+)
+def test_a_misspelled_variable_is_warned_of_once(name: str, words: str) -> None:
+    with pytest.warns(UserWarning, match=f"^{name} is no setting") as caught:
+        Settings.from_environment({name: "5", "KERNELBOX_SPARES": "1"})
+    (warning,) = caught
+    assert words in str(warning.message)
+    assert warning.filename == __file__
+    Settings.from_environment({name: "5"})  # a second warning would be an error here
+
+
+@pytest.mark.usefixtures("nobody_warned_yet")
+def test_a_variable_that_is_set_later_is_seen_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    Settings.from_environment()
+    monkeypatch.setenv("KERNELBOX_PRELAOD", "json")
+    with pytest.warns(UserWarning, match="did you mean KERNELBOX_PRELOAD"):
+        Settings.from_environment()
+    Settings.from_environment()
+
+
+@pytest.mark.usefixtures("nobody_warned_yet")
+def test_variables_of_our_scripts_and_of_others_are_let_be() -> None:
+    names = ("TEST_VENV", "TEST_APT", "SOAK", "BENCH_DIR", "DEMO_VENV")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Settings.from_environment({f"KERNELBOX_{name}": "1" for name in names})
+        Settings.from_environment({variable.name: "" for variable in VARIABLES})
+        Settings.from_environment({"KERNELBOXES": "1", "HOME": os.environ.get("HOME", "/")})
+
+
+# -- arguments ------------------------------------------------------------------------------
+
+
+def test_whole_numbers_are_refused_by_the_arguments_name() -> None:
+    assert check_whole("start", -5) == -5
+    for value in ("5", 1.0, None, True):
+        with pytest.raises(BadInput, match="start is a whole number, not"):
+            check_whole("start", value)
+    with pytest.raises(BadInput, match="limit is a whole number from 1 on, not 0"):
+        check_whole("limit", 0, least=1)
+
+
+def test_a_message_never_holds_a_page_of_what_was_given() -> None:
+    for value in ("x" * 10**6, 10**5000, ["x" * 10**6], {"a": "x" * 10**6}, b"x" * 10**6):
+        assert len(in_short(value)) < 200
+    assert [in_short(value) for value in ("a", 5, 1.5, None, True)] == [
+        "'a'", "5", "1.5", "None", "True",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +21,7 @@ from kernelbox import (
     Unsupported,
 )
 from kernelbox.errors import from_wire, to_wire
+from kernelbox.warden import kernelspecs
 
 ALL = [
     BadInput,
@@ -77,3 +80,27 @@ def test_errors_can_be_pickled(cls: type[BoxError]) -> None:
 def test_each_error_says_who_raises_it(cls: type[BoxError]) -> None:
     assert cls.__doc__
     assert cls.__name__ in (kernelbox.errors.__doc__ or "")
+
+
+@pytest.mark.parametrize("has_jupyter_client", [True, False])
+def test_an_unknown_kernel_type_is_answered_with_the_installed_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_jupyter_client: bool
+) -> None:
+    if has_jupyter_client:
+        pytest.importorskip("jupyter_client")
+    else:
+        monkeypatch.setitem(sys.modules, "jupyter_client", None)
+    spec = tmp_path / "kernels" / "klingon" / "kernel.json"
+    spec.parent.mkdir(parents=True)
+    spec.write_text('{"argv": ["tlh"], "display_name": "tlhIngan", "language": "tlh"}')
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
+    with pytest.raises(Unsupported, match="no kernelspec named 'nope' is installed") as caught:
+        kernelspecs.find("nope")
+    assert "'python3' (our own kernel) or one of: " in str(caught.value)
+    assert "'klingon'" in str(caught.value)
+    hint = 'pip install "./kernelbox[foreign]"'
+    assert (hint in str(caught.value)) is not has_jupyter_client
+    if not has_jupyter_client:
+        with pytest.raises(Unsupported, match=r"'klingon' is not ours.*jupyter_client") as caught:
+            kernelspecs.find("klingon")
+        assert hint in str(caught.value)

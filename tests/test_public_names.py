@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import os
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -13,14 +16,17 @@ import kernelbox
 from kernelbox import AsyncBox, Box, api
 
 FUNCTIONS = [
-    "branch", "cancel", "destroy", "execute", "execute_with_retry", "get_or_create", "interrupt",
-    "list_kernels", "output", "restart", "search_output", "status", "stream", "wipe",
+    "branch", "cancel", "complete", "destroy", "execute", "execute_with_retry", "get_or_create",
+    "interrupt", "list_kernels", "output", "restart", "search_output", "status", "stream", "wipe",
 ]  # fmt: skip
 CLASSES = [
     "AsyncBox", "AttemptSnapshot", "BadInput", "Box", "BoxError", "EpochMismatch", "ErrorInfo",
-    "ExecutionResult", "KeeperUnavailable", "KernelLost", "KernelNotFound", "KernelRecord",
-    "OutputItem", "Settings", "StartupFailed", "Unsupported",
+    "ExecutionResult", "Image", "KeeperUnavailable", "KernelLost", "KernelNotFound",
+    "KernelRecord", "OutputItem", "OutputMatch", "OutputPage", "Settings", "StartupFailed",
+    "Unsupported",
 ]  # fmt: skip
+TYPES = ["AsyncRepair", "KernelLike", "OnInput", "Repair"]
+PUBLIC = ["__version__", *FUNCTIONS, *CLASSES, *TYPES]
 
 
 def fresh_python(program: str) -> str:
@@ -31,19 +37,49 @@ def fresh_python(program: str) -> str:
 
 
 def test_the_public_names_are_these() -> None:
-    assert sorted(kernelbox.__all__) == sorted(["__version__", *FUNCTIONS, *CLASSES])
+    assert sorted(kernelbox.__all__) == sorted(PUBLIC)
+
+
+def test_dir_shows_the_public_names_and_nothing_else() -> None:
+    assert sorted(dir(kernelbox)) == sorted(PUBLIC)
 
 
 @pytest.mark.parametrize("name", [*FUNCTIONS, *CLASSES])
 def test_a_public_name_is_there(name: str) -> None:
     assert getattr(kernelbox, name).__name__ == name
-    assert name in dir(kernelbox)
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_a_type_to_annotate_with_is_there(name: str) -> None:
+    assert get_args(getattr(kernelbox, name))
 
 
 def test_a_name_that_is_not_there_is_missed_as_usual() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         kernelbox.nonsense  # type: ignore[attr-defined]
     assert not hasattr(kernelbox, "nonsense")
+
+
+def mypy(program: str, folder: Path) -> list[str]:
+    """What a strict type checker says to a user's program, a line each."""
+    (folder / "program.py").write_text(program)
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "program.py"],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        cwd=folder,
+        env={**os.environ, "MYPYPATH": str(Path(kernelbox.__file__).parent.parent)},
+    )
+    return done.stdout.splitlines()
+
+
+def test_a_type_checker_knows_the_public_names_and_no_others(tmp_path: Path) -> None:
+    uses = "".join(f"print(kernelbox.{name}, {name})\n" for name in PUBLIC if name[0] != "_")
+    misspelt = "kernelbox.exceute\n"
+    said = mypy(f"import kernelbox\nfrom kernelbox import *\n{uses}{misspelt}", tmp_path)
+    assert len(said) == 1
+    assert 'has no attribute "exceute"' in said[0]
 
 
 def test_everything_can_be_starred() -> None:
@@ -143,3 +179,35 @@ def test_options_are_keywords_after_the_third_argument(cls: type) -> None:
         if not name.startswith("_") and callable(method):
             positional = [kind for kind, _ in parameters(method).values() if kind != "KEYWORD_ONLY"]
             assert len(positional) <= 3, name
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_is_explained_in_the_words_of_its_method(name: str) -> None:
+    words = inspect.getdoc(getattr(Box, name))
+    assert words
+    assert inspect.getdoc(getattr(api, name)) == words
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_argument_of_a_function_is_explained(name: str) -> None:
+    words = inspect.getdoc(getattr(Box, name)) or ""
+    if name == "stream":
+        assert "those of :func:`execute`" in words
+        return
+    said_by_their_names = {"kernel", "code", "name"}
+    wanted = parameters(getattr(Box, name)).keys() - said_by_their_names
+    assert [argument for argument in wanted if f"``{argument}" not in words] == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["AttemptSnapshot", "ErrorInfo", "ExecutionResult", "Image", "KernelRecord", "OutputItem"],
+)
+def test_every_field_of_a_result_is_explained(name: str) -> None:
+    cls = getattr(kernelbox, name)
+    assert [f.name for f in fields(cls) if f"``{f.name}``" not in cls.__doc__] == []
+
+
+def test_the_example_in_the_help_runs(environment: Path) -> None:
+    example = (kernelbox.__doc__ or "").partition("::\n")[2].partition("\nThe functions")[0]
+    assert fresh_python(inspect.cleandoc(example)) == "6\n"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -39,7 +41,7 @@ def turn_until(reactor: Reactor, condition: Callable[[], object], seconds: float
 class Diary:
     """What a peer was told."""
 
-    def __init__(self, reactor: Reactor, sock: socket.socket, **options: bool) -> None:
+    def __init__(self, reactor: Reactor, sock: socket.socket, **options: int) -> None:
         self.frames: list[Frame] = []
         self.closed = 0
         self.drained = 0
@@ -49,7 +51,7 @@ class Diary:
             on_frame=self.frames.append,
             on_close=self._closed,
             on_drain=self._drained,
-            **options,
+            **options,  # type: ignore[arg-type]
         )
 
     def _closed(self) -> None:
@@ -88,7 +90,32 @@ def test_soon_is_after_this_and_before_the_next_wait(reactor: Reactor) -> None:
 
     reactor.call_soon(first)
     reactor.turn()
+    assert seen == [1]
+    started = time.monotonic()
+    reactor.turn()
     assert seen == [1, 2]
+    assert time.monotonic() - started < 1
+
+
+def test_work_that_goes_on_and_on_keeps_nobody_from_their_turn(reactor: Reactor) -> None:
+    seen: list[str] = []
+
+    def work() -> None:
+        reactor.call_soon(work)
+
+    def readable() -> None:
+        seen.append(os.read(read, 1).decode())
+        reactor.forget(read)
+
+    read, write = os.pipe()
+    reactor.watch(read, readable)
+    reactor.call_soon(work)
+    reactor.call_later(0.01, lambda: seen.append("timer"))
+    os.write(write, b"x")
+    turn_until(reactor, lambda: len(seen) == 2, seconds=2)
+    assert sorted(seen) == ["timer", "x"]
+    os.close(read)
+    os.close(write)
 
 
 def test_a_descriptor_that_is_forgotten_is_not_called_in_the_same_turn(reactor: Reactor) -> None:
@@ -228,6 +255,73 @@ def test_polling_handles_what_has_arrived_once(
     diary.peer.poll()
     reactor.turn(0)
     assert diary.frames == [{"n": 1}]
+
+
+def test_polling_comes_to_an_end_though_the_sender_does_not(
+    reactor: Reactor, pair: tuple[socket.socket, socket.socket]
+) -> None:
+    near, far = pair
+    stop = threading.Event()
+    diary = Diary(reactor, near)
+
+    def flood() -> None:
+        frames = encode({}) * 20_000
+        with contextlib.suppress(OSError):
+            while not stop.is_set():
+                far.sendall(frames)
+
+    writer = threading.Thread(target=flood)
+    writer.start()
+    try:
+        turn_until(reactor, lambda: diary.frames)
+        before = len(diary.frames)
+        diary.peer.poll()
+        assert len(diary.frames) - before < 200_000
+    finally:
+        stop.set()
+        diary.peer.close()
+        writer.join()
+
+
+def test_a_paused_peer_reads_nothing_but_still_sends(
+    reactor: Reactor, pair: tuple[socket.socket, socket.socket]
+) -> None:
+    near, far = pair
+    diary = Diary(reactor, near)
+    diary.peer.pause(True)
+    far.sendall(encode({"n": 1}))
+    big = {"text": "x" * 2_000_000}
+    diary.peer.send(big)  # does not fit at once
+    decoder = Decoder()
+    got: list[Frame] = []
+    far.setblocking(False)
+    deadline = time.monotonic() + 10
+    while not got and time.monotonic() < deadline:
+        reactor.turn(0.01)
+        with contextlib.suppress(BlockingIOError):
+            got += decoder.feed(far.recv(1 << 16))
+    assert got == [big]
+    reactor.turn(0.01)
+    assert diary.frames == []
+    diary.peer.pause(False)
+    turn_until(reactor, lambda: diary.frames)
+    assert diary.frames == [{"n": 1}]
+
+
+def test_descriptors_that_nobody_wants_are_not_taken(
+    reactor: Reactor, pair: tuple[socket.socket, socket.socket]
+) -> None:
+    near, far = pair
+    near.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+    diary = Diary(reactor, near, ancillary=True, most_fds=0)
+    read, write = os.pipe()
+    socket.send_fds(far, [encode({"n": 1})], [write])
+    os.close(write)
+    turn_until(reactor, lambda: diary.frames)
+    assert diary.peer.fds == []
+    assert diary.peer.sender_pid == os.getpid()
+    assert os.read(read, 1) == b"", "the system has closed it"
+    os.close(read)
 
 
 def test_a_frame_may_close_the_peer_and_the_rest_is_not_delivered(

@@ -1,7 +1,8 @@
-"""Every program in the README runs as printed, and prints what its comments say."""
+"""Every program in the README runs as printed, prints what its comments say, and type-checks."""
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -9,9 +10,25 @@ from pathlib import Path
 
 import pytest
 
+import kernelbox
+
 README = Path(__file__).parent.parent / "README.md"
 PROGRAMS = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL)
-_SAID = re.compile(r"^ *print\(.*\)  # (.+)$", re.MULTILINE)
+_PRINT = re.compile(r"^ *print\(.*$", re.MULTILINE)
+_SAID = re.compile(r"\)  # (.+)$")
+
+
+def said(program: str) -> list[str]:
+    """The lines that the comments behind ``print(…)`` promise, in order.
+
+    ``# this, then that`` is two lines of a loop; ``# this; because`` goes on to explain.
+    """
+    lines: list[str] = []
+    for call in _PRINT.findall(program):
+        comment = _SAID.search(call)
+        assert comment, f"the README does not say what this prints: {call.strip()}"
+        lines += comment[1].partition("; ")[0].split(", then ")
+    return lines
 
 
 def test_there_are_programs_to_run() -> None:
@@ -28,10 +45,20 @@ def test_a_program_prints_what_it_says(program: str, environment: Path, tmp_path
         cwd=tmp_path,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    printed = done.stdout.splitlines()
-    for comment in _SAID.findall(program):
-        # A comment may go on after what is printed: "idle; of a busy kernel also …".
-        said = re.split(r"[;,] ", comment)[0] if "; " in comment else comment
-        if said.startswith("output"):
-            continue  # it describes, and does not quote
-        assert said in printed, f"the README says {said!r}, the program printed {printed}"
+    assert done.stdout.splitlines() == said(program)
+
+
+def test_the_programs_pass_a_type_checker(tmp_path: Path) -> None:
+    names = [f"program_{number}.py" for number in range(len(PROGRAMS))]
+    for name, program in zip(names, PROGRAMS, strict=True):
+        (tmp_path / name).write_text(program)
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--check-untyped-defs", "--no-error-summary", *names],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        cwd=tmp_path,
+        env={**os.environ, "MYPYPATH": str(Path(kernelbox.__file__).parent.parent)},
+    )
+    assert done.stdout == ""
+    assert done.returncode == 0, done.stderr

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from kernelbox import AsyncBox, BadInput, Box, ErrorInfo, ExecutionResult, KernelRecord, Settings
-from kernelbox.retry import Mend, Run, attempts
+from kernelbox.retry import Mend, Run, attempts, check_repair
 
 
 def failure(number: int) -> ExecutionResult:
@@ -84,6 +84,14 @@ def test_a_repair_that_is_no_code_is_refused() -> None:
     rules.send(failure(1))
     with pytest.raises(BadInput, match="on_error_fn returns code or None, not int"):
         rules.send(7)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("repair", [None, "x = 1", 7, ["x" * 10_000]])
+def test_a_repair_that_cannot_be_called_is_refused(repair: object) -> None:
+    check_repair(lambda result, attempt: None)
+    with pytest.raises(BadInput, match="on_error_fn is a function") as caught:
+        check_repair(repair)
+    assert len(str(caught.value)) < 300
 
 
 # -- over kernels ---------------------------------------------------------------------------
@@ -194,6 +202,19 @@ def test_what_a_repair_raises_is_the_callers(shared_box: Box, kernel: KernelReco
 def test_a_bad_number_of_attempts_runs_nothing(shared_box: Box, kernel: KernelRecord) -> None:
     with pytest.raises(BadInput):
         shared_box.execute_with_retry(kernel, "ran = 1", lambda r, n: None, max_attempts=0)
+    assert not shared_box.execute(kernel, "ran").ok
+
+
+def test_a_repair_that_cannot_be_called_runs_nothing(shared_box: Box, kernel: KernelRecord) -> None:
+    with pytest.raises(BadInput, match="on_error_fn is a function"):
+        shared_box.execute_with_retry(kernel, "ran = 1", "x = 1")  # type: ignore[arg-type]
+
+    async def main() -> None:
+        async with AsyncBox(shared_box.settings) as box:
+            await box.execute_with_retry(kernel, "ran = 1", None)  # type: ignore[arg-type]
+
+    with pytest.raises(BadInput, match="on_error_fn is a function"):
+        asyncio.run(main())
     assert not shared_box.execute(kernel, "ran").ok
 
 

@@ -1,7 +1,20 @@
 """KernelBox: a named Python that never forgets, for agents.
 
-The public names are imported on first use, so that ``import kernelbox`` costs next to nothing.
+::
+
+    from kernelbox import destroy, execute, get_or_create
+
+    kernel = get_or_create("agent")  # made if it is not there; found again if it is
+    execute(kernel, "x = [1, 2, 3]")
+    print(execute(kernel, "sum(x)").return_value)  # 6: the kernel remembers x
+    destroy(kernel)
+
+The functions work on the kernels of one home: ``$KERNELBOX_HOME``, or ``.kernelbox/`` in the
+current folder. :class:`Box` and :class:`AsyncBox` have the same functions as methods.
+``help(kernelbox.execute)`` and ``help(kernelbox.ExecutionResult)`` are good places to go on.
 """
+
+# The public names are imported on first use, so that `import kernelbox` costs next to nothing.
 
 __version__ = "0.2.0"
 
@@ -10,6 +23,7 @@ if TYPE_CHECKING:
     from kernelbox.api import (
         branch as branch,
         cancel as cancel,
+        complete as complete,
         destroy as destroy,
         execute as execute,
         execute_with_retry as execute_with_retry,
@@ -24,7 +38,7 @@ if TYPE_CHECKING:
         wipe as wipe,
     )
     from kernelbox.async_box import AsyncBox as AsyncBox
-    from kernelbox.box import Box as Box
+    from kernelbox.box import Box as Box, KernelLike as KernelLike, OnInput as OnInput
     from kernelbox.config import Settings as Settings
     from kernelbox.errors import (
         BadInput as BadInput,
@@ -40,40 +54,46 @@ if TYPE_CHECKING:
         AttemptSnapshot as AttemptSnapshot,
         ErrorInfo as ErrorInfo,
         ExecutionResult as ExecutionResult,
+        Image as Image,
         KernelRecord as KernelRecord,
         OutputItem as OutputItem,
     )
+    from kernelbox.retry import AsyncRepair as AsyncRepair, Repair as Repair
+    from kernelbox.spool import OutputMatch as OutputMatch, OutputPage as OutputPage
 
 # Where each public name lives. One table serves the lazy import, ``__all__`` and ``dir()``.
 _HOMES = {
     "api": (
-        "branch cancel destroy execute execute_with_retry get_or_create interrupt list_kernels"
-        " output restart search_output status stream wipe"
+        "branch cancel complete destroy execute execute_with_retry get_or_create interrupt"
+        " list_kernels output restart search_output status stream wipe"
     ),
     "async_box": "AsyncBox",
-    "box": "Box",
+    "box": "Box KernelLike OnInput",
     "config": "Settings",
     "errors": (
         "BadInput BoxError EpochMismatch KeeperUnavailable KernelLost KernelNotFound"
         " StartupFailed Unsupported"
     ),
-    "result": "AttemptSnapshot ErrorInfo ExecutionResult KernelRecord OutputItem",
+    "result": "AttemptSnapshot ErrorInfo ExecutionResult Image KernelRecord OutputItem",
+    "retry": "AsyncRepair Repair",
+    "spool": "OutputMatch OutputPage",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
-__all__ = ["__version__", *sorted(_HOME_OF)]  # noqa: PLE0604
+# Hidden from type checkers: they would take any misspelt name for a public one, and cannot read
+# an ``__all__`` that is computed. What they need is above.
+if not TYPE_CHECKING:
+    __all__ = ["__version__", *sorted(_HOME_OF)]  # noqa: PLE0604
 
+    def __getattr__(name: str) -> object:
+        home = _HOME_OF.get(name)
+        if home is None:
+            raise AttributeError(f"module 'kernelbox' has no attribute {name!r}")
+        from importlib import import_module
 
-def __getattr__(name: str) -> object:
-    home = _HOME_OF.get(name)
-    if home is None:
-        raise AttributeError(f"module 'kernelbox' has no attribute {name!r}")
-    from importlib import import_module
+        value = getattr(import_module(f"kernelbox.{home}"), name)
+        globals()[name] = value
+        return value
 
-    value = getattr(import_module(f"kernelbox.{home}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOME_OF])
+    def __dir__() -> list[str]:
+        return list(__all__)

@@ -1,4 +1,8 @@
-"""The module-level functions, over one default Box that follows the environment."""
+"""The module-level functions, over one default Box that follows the environment.
+
+Their docstrings are those of :class:`Box`, word for word (a test compares them): editors show what
+is written here, and nothing that is put there at run time.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +40,17 @@ def get_or_create(
     cwd: str | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> KernelRecord:
-    """The live kernel of that name, made if it is not there. See :meth:`Box.get_or_create`."""
+    """The live kernel of that name, made if it is not there.
+
+    A kernel that is there is returned as it is: the other arguments are for a new one only. A
+    new one starts in ``cwd`` (this process's folder by default) with ``environ``, which
+    replaces the whole environment (this process's by default); start from ``dict(os.environ)``
+    to add to it. ``tags`` and ``session_name`` mean nothing to us; they come back in the
+    record.
+
+    If a kernel of that name ended by itself before, the ``state`` of the new one's record is
+    ``"lost"`` and its ``cause`` says why. Raises :class:`StartupFailed` if it does not come up.
+    """
     return default_box().get_or_create(
         name, session_name=session_name, tags=tags, cwd=cwd, environ=environ
     )
@@ -52,7 +66,22 @@ def execute(
     execution_id: str | None = None,
     on_input: OnInput | None = None,
 ) -> ExecutionResult:
-    """Run code in a kernel and wait for its result. See :meth:`Box.execute`."""
+    """Run code in a kernel and wait for its result. Cells that came earlier go first.
+
+    What the code does wrong is in the result: an exception, a crash and a timeout do not raise.
+    Only our own failures do, as a :class:`BoxError`. Ctrl-C here interrupts the cell.
+
+    - ``language``: ``"python"``, or ``"bash"`` for the one bash session that each kernel has.
+    - ``timeout``: seconds that the cell may run (default: ``KERNELBOX_EXECUTION_TIMEOUT``).
+      They count from when it starts; waiting behind other cells is not counted. A cell that is
+      late is interrupted and, if that does not help, killed, which loses the variables.
+    - ``expect_epoch``: run only if the kernel is at this epoch (see ``result.epoch``). If it is
+      not, nothing is run and :class:`EpochMismatch` is raised.
+    - ``execution_id``: what to call this execution in :func:`cancel` and :func:`output`
+      (letters, digits, ``-``, ``_``, ``.``). By default one is made up; the result has it.
+    - ``on_input(prompt)`` answers ``input()`` in the code; None, or no such function, makes
+      ``input()`` fail.
+    """
     return default_box().execute(
         kernel,
         code,
@@ -74,7 +103,13 @@ def stream(
     execution_id: str | None = None,
     on_input: OnInput | None = None,
 ) -> Iterator[OutputItem | ExecutionResult]:
-    """Output items as they happen, the result last. See :meth:`Box.stream`."""
+    """Run code and yield what it puts out as it happens, and its result last.
+
+    Each item is an :class:`OutputItem`, but the last is the :class:`ExecutionResult`. The
+    arguments are those of :func:`execute`. A piece of text may be part of a line, or many. The
+    code is sent when the first item is asked for. Leaving early (closing the iterator)
+    interrupts the cell.
+    """
     return default_box().stream(
         kernel,
         code,
@@ -95,49 +130,88 @@ def execute_with_retry(
     language: str = "python",
     timeout: float | None = None,
 ) -> ExecutionResult:
-    """Run code and let the caller repair it. See :meth:`Box.execute_with_retry`."""
+    """Run code, and while it fails, let ``on_error_fn(result, attempt)`` repair it.
+
+    That returns new code, or None to run the same again. Errors, crashes and timeouts are
+    failures; ``result.state`` says whether the variables are still there. Attempts count from
+    1, the first run included, up to ``max_attempts`` (default: ``KERNELBOX_MAX_RETRIES``).
+    ``language`` and ``timeout`` are those of :func:`execute`, for each. After the last failure
+    nobody is asked: the status is ``"max_attempts_exceeded"``, the error is the last one.
+    ``result.attempts`` has every try.
+    """
     return default_box().execute_with_retry(
         kernel, code, on_error_fn, max_attempts=max_attempts, language=language, timeout=timeout
     )
 
 
 def interrupt(kernel: KernelLike) -> bool:
-    """Interrupt what runs now. See :meth:`Box.interrupt`."""
+    """Interrupt what runs now; False if nothing does.
+
+    Python code gets a KeyboardInterrupt, bash a SIGINT. Variables are kept, and cells that wait
+    go on. :func:`cancel` means one execution and no other.
+    """
     return default_box().interrupt(kernel)
 
 
 def cancel(kernel: KernelLike, execution_id: str) -> bool:
-    """Dequeue or interrupt one execution. See :meth:`Box.cancel`."""
+    """Take that execution out of the queue, or interrupt it if it runs; no other is touched.
+
+    False if it neither waits nor runs. ``execution_id`` is the one given to :func:`execute`.
+    """
     return default_box().cancel(kernel, execution_id)
 
 
 def restart(kernel: KernelLike) -> KernelRecord:
-    """A fresh namespace under the same name. See :meth:`Box.restart`."""
+    """A fresh interpreter under the same name and id; the epoch goes up by one.
+
+    Variables and the bash session are gone. What runs or waits ends with an error at once.
+    Startup code is run again; raises :class:`StartupFailed` if it fails.
+    """
     return default_box().restart(kernel)
 
 
 def status(kernel: KernelLike) -> dict[str, Any]:
-    """What a kernel is doing. See :meth:`Box.status`."""
+    """What a kernel is doing now; the answer does not wait for the running cell.
+
+    The dict has ``kernel`` (its record, as a dict), ``running`` (None, or ``execution_id``,
+    ``language``, ``code``, ``seconds`` and ``timeout``), ``queued`` (how many wait),
+    ``processes`` (pid, role, memory, processor time), and ``stack``: where the running Python
+    code is, as text.
+    """
     return default_box().status(kernel)
 
 
 def list_kernels(*, refresh: bool = False) -> list[KernelRecord]:
-    """The kernels of this home. See :meth:`Box.list_kernels`."""
+    """The kernels of this home, oldest first.
+
+    ``status``, ``epoch`` and other fields that change are as the keeper was last told.
+    ``refresh=True`` asks each kernel; one that does not answer within 5 s is ``"unreachable"``.
+    """
     return default_box().list_kernels(refresh=refresh)
 
 
 def branch(kernel: KernelLike, name: str) -> KernelRecord:
-    """A copy of a live kernel under a new name. See :meth:`Box.branch`."""
+    """A copy of a live kernel under a new name: same variables, separate from now on.
+
+    It waits for the running cell to end, at most ``KERNELBOX_FORK_TIMEOUT`` seconds (60), then
+    raises :class:`StartupFailed`. Threads are not carried, nor, as yet, the bash session;
+    ``record.notes`` says what was left behind. A name that is taken raises :class:`BadInput`; a
+    kernel that is not ours (``KERNELBOX_KERNEL_TYPE``) raises :class:`Unsupported`.
+    """
     return default_box().branch(kernel, name)
 
 
 def destroy(kernel: KernelLike) -> bool:
-    """End a kernel. See :meth:`Box.destroy`."""
+    """End a kernel and all its processes, and wait until they are gone.
+
+    False if there was none. Branches of it live on. A kernel made later under that name has
+    another id and starts at epoch 1.
+    """
     return default_box().destroy(kernel)
 
 
 def wipe() -> list[str]:
-    """Destroy every kernel of this home. See :meth:`Box.wipe`."""
+    """Destroy every kernel of this home, whoever made it; their ids are returned."""
     return default_box().wipe()
 
 
@@ -149,12 +223,32 @@ def output(
     start: int = 0,
     length: int = 10_000,
 ) -> OutputPage:
-    """A page of an execution's whole output. See :meth:`Box.output`."""
+    """A page of what an execution printed, also of what its result left out.
+
+    ``execution_id`` is in the result. The page has ``length`` characters of ``stream``
+    (``"stdout"`` or ``"stderr"``) from character ``start`` on; a negative ``start`` counts from
+    the end. Values and displays are not in it: a long value is whole in the kernel, as ``_`` or
+    ``Out[n]``. Works while the cell runs. The latest executions are kept
+    (``KERNELBOX_SPOOL_KEEP``); an older one raises :class:`KernelNotFound`.
+    """
     return default_box().output(kernel, execution_id, stream=stream, start=start, length=length)
 
 
 def search_output(
     kernel: KernelLike, execution_id: str, pattern: str, *, stream: str = "stdout", limit: int = 20
 ) -> list[OutputMatch]:
-    """Search an execution's whole output. See :meth:`Box.search_output`."""
+    """The lines that an execution printed and that match, in order.
+
+    ``pattern`` is a regular expression, found anywhere in a line; ``execution_id`` is in the
+    result. At most ``limit`` lines come back; if that many do, there may be more. ``stream`` is
+    ``"stdout"`` or ``"stderr"``. As in :func:`output`, values and displays are not searched.
+    """
     return default_box().search_output(kernel, execution_id, pattern, stream=stream, limit=limit)
+
+
+def complete(kernel: KernelLike, code: str, *, cursor: int | None = None) -> list[str]:
+    """What the word at ``cursor`` (the end of the code by default) could become.
+
+    Asks the live interpreter, so it knows the variables; it waits for the running cell to end.
+    """
+    return default_box().complete(kernel, code, cursor=cursor)

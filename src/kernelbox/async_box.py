@@ -9,7 +9,6 @@ from typing import Any
 from kernelbox.box import (
     PAGE,
     OnInput,
-    check_length,
     check_pattern,
     check_stream,
     shown_item,
@@ -17,18 +16,21 @@ from kernelbox.box import (
 from kernelbox.client import aio
 from kernelbox.client.calls import Calls, KernelLike
 from kernelbox.client.conversation import Answer, ConnectionLost, Conversation, InputWanted
-from kernelbox.config import Settings
+from kernelbox.config import Settings, check_whole
 from kernelbox.result import ExecutionResult, KernelRecord, OutputItem
-from kernelbox.retry import AsyncRepair, Mend, attempts
+from kernelbox.retry import AsyncRepair, Mend, attempts, check_repair
 from kernelbox.spool import OutputMatch, OutputPage, SpoolReader
 from kernelbox.wire import Frame
 
 
 class AsyncBox:
-    """The same as :class:`Box`, awaited. Cancelling a call interrupts its cell."""
+    """The same as :class:`Box`, awaited; the methods are explained there.
+
+    Cancelling a call, or the task that awaits it, interrupts its cell.
+    """
 
     def __init__(self, settings: Settings | None = None) -> None:
-
+        """``settings`` default to the environment as it is now."""
         self.settings = settings or Settings.from_environment()
         self._calls = Calls(self.settings)
         self._driver = aio.AsyncDriver()
@@ -153,6 +155,7 @@ class AsyncBox:
         timeout: float | None = None,
     ) -> ExecutionResult:
         """See :meth:`Box.execute_with_retry`; ``on_error_fn`` may be a coroutine function."""
+        check_repair(on_error_fn)
         rules = attempts(code, self.settings.max_retries if max_attempts is None else max_attempts)
         try:
             step = next(rules)
@@ -214,7 +217,8 @@ class AsyncBox:
         length: int = PAGE,
     ) -> OutputPage:
         """See :meth:`Box.output`."""
-        check_length(length)
+        check_whole("start", start)
+        check_whole("length", length, least=1)
         reader = await self._reader(kernel, execution_id, stream)
         return reader.page(stream, start=start, length=length)
 
@@ -229,6 +233,7 @@ class AsyncBox:
     ) -> list[OutputMatch]:
         """See :meth:`Box.search_output`."""
         check_pattern(pattern)
+        check_whole("limit", limit, least=1)
         reader = await self._reader(kernel, execution_id, stream)
         return reader.search(pattern, stream=stream, limit=limit)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from kernelbox.client import blocking
-from kernelbox.client.calls import Calls, KernelLike
+from kernelbox.client.calls import Calls, KernelLike as KernelLike
 from kernelbox.client.conversation import (
     Answer,
     ConnectionLost,
@@ -14,14 +14,15 @@ from kernelbox.client.conversation import (
     Happened,
     InputWanted,
 )
-from kernelbox.config import Settings
+from kernelbox.config import Settings, check_whole
 from kernelbox.errors import BadInput
 from kernelbox.result import ExecutionResult, KernelRecord, OutputItem
-from kernelbox.retry import Repair, Run, attempts
+from kernelbox.retry import Repair, Run, attempts, check_repair
 from kernelbox.spool import OutputMatch, OutputPage, SpoolReader
 from kernelbox.wire import Frame
 
 OnInput = Callable[[str], str | None]
+"""Answers ``input(prompt)`` in a cell; None: there is no answer."""
 _SHOWN = {
     "stream",
     "display_data",
@@ -34,10 +35,16 @@ PAGE = 10_000
 
 
 class Box:
-    """A home of named kernels. Safe to share between threads; nothing runs until it is asked."""
+    """A home of named kernels. Safe to share between threads; nothing runs until it is asked.
+
+    A kernel is meant by its record, its name or its id.
+    """
 
     def __init__(self, settings: Settings | None = None) -> None:
-        """``settings`` default to the environment as it is now."""
+        """``settings`` default to the environment as it is now.
+
+        ``Settings.from_environment(execution_timeout=5)`` changes one and keeps the rest.
+        """
         self.settings = settings or Settings.from_environment()
         self._calls = Calls(self.settings)
         self._driver = blocking.BlockingDriver()
@@ -63,8 +70,14 @@ class Box:
     ) -> KernelRecord:
         """The live kernel of that name, made if it is not there.
 
-        A new kernel starts in ``cwd`` with ``environ`` (this process's by default). If one of that
-        name ended by itself since, ``record.state`` is ``"lost"`` and ``record.cause`` says why.
+        A kernel that is there is returned as it is: the other arguments are for a new one only. A
+        new one starts in ``cwd`` (this process's folder by default) with ``environ``, which
+        replaces the whole environment (this process's by default); start from ``dict(os.environ)``
+        to add to it. ``tags`` and ``session_name`` mean nothing to us; they come back in the
+        record.
+
+        If a kernel of that name ended by itself before, the ``state`` of the new one's record is
+        ``"lost"`` and its ``cause`` says why. Raises :class:`StartupFailed` if it does not come up.
         """
         return self._driver.run(
             self._calls.get_or_create(
@@ -83,8 +96,22 @@ class Box:
         execution_id: str | None = None,
         on_input: OnInput | None = None,
     ) -> ExecutionResult:
-        """Run code and wait for its result. What the code does wrong is in the result; only our
-        own failures raise. ``on_input(prompt)`` answers ``input()`` in the code."""
+        """Run code in a kernel and wait for its result. Cells that came earlier go first.
+
+        What the code does wrong is in the result: an exception, a crash and a timeout do not raise.
+        Only our own failures do, as a :class:`BoxError`. Ctrl-C here interrupts the cell.
+
+        - ``language``: ``"python"``, or ``"bash"`` for the one bash session that each kernel has.
+        - ``timeout``: seconds that the cell may run (default: ``KERNELBOX_EXECUTION_TIMEOUT``).
+          They count from when it starts; waiting behind other cells is not counted. A cell that is
+          late is interrupted and, if that does not help, killed, which loses the variables.
+        - ``expect_epoch``: run only if the kernel is at this epoch (see ``result.epoch``). If it is
+          not, nothing is run and :class:`EpochMismatch` is raised.
+        - ``execution_id``: what to call this execution in :func:`cancel` and :func:`output`
+          (letters, digits, ``-``, ``_``, ``.``). By default one is made up; the result has it.
+        - ``on_input(prompt)`` answers ``input()`` in the code; None, or no such function, makes
+          ``input()`` fail.
+        """
         if on_input is not None:
             *_, result = self.stream(
                 kernel,
@@ -117,8 +144,13 @@ class Box:
         execution_id: str | None = None,
         on_input: OnInput | None = None,
     ) -> Iterator[OutputItem | ExecutionResult]:
-        """Output items as they happen, the :class:`ExecutionResult` last. Leaving early interrupts
-        the cell."""
+        """Run code and yield what it puts out as it happens, and its result last.
+
+        Each item is an :class:`OutputItem`, but the last is the :class:`ExecutionResult`. The
+        arguments are those of :func:`execute`. A piece of text may be part of a line, or many. The
+        code is sent when the first item is asked for. Leaving early (closing the iterator)
+        interrupts the cell.
+        """
         request = self._calls.execute_request(
             code,
             language=language,
@@ -167,8 +199,16 @@ class Box:
         language: str = "python",
         timeout: float | None = None,
     ) -> ExecutionResult:
-        """Run code; on failure run what ``on_error_fn(result, attempt)`` returns (None: the same
-        again), at most ``max_attempts`` times in all."""
+        """Run code, and while it fails, let ``on_error_fn(result, attempt)`` repair it.
+
+        That returns new code, or None to run the same again. Errors, crashes and timeouts are
+        failures; ``result.state`` says whether the variables are still there. Attempts count from
+        1, the first run included, up to ``max_attempts`` (default: ``KERNELBOX_MAX_RETRIES``).
+        ``language`` and ``timeout`` are those of :func:`execute`, for each. After the last failure
+        nobody is asked: the status is ``"max_attempts_exceeded"``, the error is the last one.
+        ``result.attempts`` has every try.
+        """
+        check_repair(on_error_fn)
         rules = attempts(code, self.settings.max_retries if max_attempts is None else max_attempts)
         try:
             step = next(rules)
@@ -184,36 +224,67 @@ class Box:
             return result
 
     def interrupt(self, kernel: KernelLike) -> bool:
-        """Interrupt what runs now; False if nothing did."""
+        """Interrupt what runs now; False if nothing does.
+
+        Python code gets a KeyboardInterrupt, bash a SIGINT. Variables are kept, and cells that wait
+        go on. :func:`cancel` means one execution and no other.
+        """
         return bool(self._ask(kernel, {"op": "interrupt"})["interrupted"])
 
     def cancel(self, kernel: KernelLike, execution_id: str) -> bool:
-        """Dequeue or interrupt that execution and no other."""
+        """Take that execution out of the queue, or interrupt it if it runs; no other is touched.
+
+        False if it neither waits nor runs. ``execution_id`` is the one given to :func:`execute`.
+        """
         return bool(self._ask(kernel, {"op": "cancel", "execution_id": execution_id})["cancelled"])
 
     def restart(self, kernel: KernelLike) -> KernelRecord:
-        """A fresh namespace under the same name and id."""
+        """A fresh interpreter under the same name and id; the epoch goes up by one.
+
+        Variables and the bash session are gone. What runs or waits ends with an error at once.
+        Startup code is run again; raises :class:`StartupFailed` if it fails.
+        """
         reply = self._ask(kernel, {"op": "restart"}, patience=self.settings.start_timeout)
         return KernelRecord.from_wire(reply["record"])
 
     def status(self, kernel: KernelLike) -> dict[str, Any]:
-        """What a kernel is doing: its record, processes, queue, and while a cell runs its stack."""
+        """What a kernel is doing now; the answer does not wait for the running cell.
+
+        The dict has ``kernel`` (its record, as a dict), ``running`` (None, or ``execution_id``,
+        ``language``, ``code``, ``seconds`` and ``timeout``), ``queued`` (how many wait),
+        ``processes`` (pid, role, memory, processor time), and ``stack``: where the running Python
+        code is, as text.
+        """
         return self._ask(kernel, {"op": "status"})
 
     def list_kernels(self, *, refresh: bool = False) -> list[KernelRecord]:
-        """The kernels of this home; ``refresh`` asks each for its state of now."""
+        """The kernels of this home, oldest first.
+
+        ``status``, ``epoch`` and other fields that change are as the keeper was last told.
+        ``refresh=True`` asks each kernel; one that does not answer within 5 s is ``"unreachable"``.
+        """
         return self._driver.run(self._calls.list_kernels(refresh=refresh))
 
     def branch(self, kernel: KernelLike, name: str) -> KernelRecord:
-        """A copy of a live kernel under a new name: same variables, separate from now on."""
+        """A copy of a live kernel under a new name: same variables, separate from now on.
+
+        It waits for the running cell to end, at most ``KERNELBOX_FORK_TIMEOUT`` seconds (60), then
+        raises :class:`StartupFailed`. Threads are not carried, nor, as yet, the bash session;
+        ``record.notes`` says what was left behind. A name that is taken raises :class:`BadInput`; a
+        kernel that is not ours (``KERNELBOX_KERNEL_TYPE``) raises :class:`Unsupported`.
+        """
         return self._driver.run(self._calls.branch(kernel, name))
 
     def destroy(self, kernel: KernelLike) -> bool:
-        """End a kernel and all its processes; False if there was none."""
+        """End a kernel and all its processes, and wait until they are gone.
+
+        False if there was none. Branches of it live on. A kernel made later under that name has
+        another id and starts at epoch 1.
+        """
         return self._driver.run(self._calls.destroy(kernel))
 
     def wipe(self) -> list[str]:
-        """Destroy every kernel of this home; their ids are returned."""
+        """Destroy every kernel of this home, whoever made it; their ids are returned."""
         return self._driver.run(self._calls.wipe())
 
     def output(
@@ -225,8 +296,16 @@ class Box:
         start: int = 0,
         length: int = PAGE,
     ) -> OutputPage:
-        """A page of an execution's whole output, also of what its result left out."""
-        check_length(length)
+        """A page of what an execution printed, also of what its result left out.
+
+        ``execution_id`` is in the result. The page has ``length`` characters of ``stream``
+        (``"stdout"`` or ``"stderr"``) from character ``start`` on; a negative ``start`` counts from
+        the end. Values and displays are not in it: a long value is whole in the kernel, as ``_`` or
+        ``Out[n]``. Works while the cell runs. The latest executions are kept
+        (``KERNELBOX_SPOOL_KEEP``); an older one raises :class:`KernelNotFound`.
+        """
+        check_whole("start", start)
+        check_whole("length", length, least=1)
         return self._reader(kernel, execution_id, stream).page(stream, start=start, length=length)
 
     def search_output(
@@ -238,14 +317,23 @@ class Box:
         stream: str = "stdout",
         limit: int = 20,
     ) -> list[OutputMatch]:
-        """The lines of an execution's whole output that match a regular expression."""
+        """The lines that an execution printed and that match, in order.
+
+        ``pattern`` is a regular expression, found anywhere in a line; ``execution_id`` is in the
+        result. At most ``limit`` lines come back; if that many do, there may be more. ``stream`` is
+        ``"stdout"`` or ``"stderr"``. As in :func:`output`, values and displays are not searched.
+        """
         check_pattern(pattern)
+        check_whole("limit", limit, least=1)
         return self._reader(kernel, execution_id, stream).search(
             pattern, stream=stream, limit=limit
         )
 
     def complete(self, kernel: KernelLike, code: str, *, cursor: int | None = None) -> list[str]:
-        """What the code could go on with at ``cursor`` (its end by default)."""
+        """What the word at ``cursor`` (the end of the code by default) could become.
+
+        Asks the live interpreter, so it knows the variables; it waits for the running cell to end.
+        """
         fields = {"code": code, "cursor_pos": len(code) if cursor is None else cursor}
         reply = self._ask(kernel, {"op": "ask", "what": "complete", "fields": fields})
         return list(reply.get("matches", ()))
@@ -273,14 +361,11 @@ def check_stream(stream: str) -> None:
         raise BadInput(f"stream is 'stdout' or 'stderr', not {stream!r}")
 
 
-def check_length(length: int) -> None:
-    if length < 1:
-        raise BadInput(f"a page has a length from 1 on, not {length!r}")
-
-
-def check_pattern(pattern: str) -> None:
+def check_pattern(pattern: object) -> None:
     import re
 
+    if not isinstance(pattern, str):
+        raise BadInput(f"a pattern is a string, not {type(pattern).__name__}")
     try:
         re.compile(pattern)
     except re.error as error:

@@ -6,11 +6,21 @@ One table, :data:`VARIABLES`, says what there is; parsing, documentation and ``S
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 from kernelbox.errors import BadInput
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a setting takes: in words, how its text is read, and which values fit."""
+
+    takes: str
+    read: Callable[[str], Any]
+    fits: Callable[[Any], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,57 +30,91 @@ class Variable:
     name: str
     field: str
     default: str
-    parse: Callable[[str], Any]
+    kind: Kind
     help: str
 
-
-def _whole(least: int, most: int | None = None) -> Callable[[str], int]:
-    def parse(text: str) -> int:
+    def parse(self, text: str) -> Any:
+        """The value that a text means, or :class:`BadInput` that says what can be meant."""
         try:
-            value = int(text)
+            value = self.kind.read(text)
         except ValueError:
-            raise ValueError("must be a whole number") from None
-        if value < least:
-            raise ValueError(f"must be {least} or more")
-        if most is not None and value > most:
-            raise ValueError(f"must be {most} or less")
+            value = None
+        if not self.kind.fits(value):
+            raise BadInput(
+                f"{self.name}={in_short(text)} cannot be used: it takes {self.kind.takes}. "
+                f"Unset it for the default ({self.default or 'none'}).",
+                variable=self.name,
+            )
         return value
 
-    return parse
+
+_LONGEST_SHOWN = 128
 
 
-def _seconds(*, zero: bool) -> Callable[[str], float]:
-    def parse(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = float("nan")
-        if not (value >= 0 if zero else value > 0) or value == float("inf"):
-            raise ValueError("must be a number of seconds " + ("≥ 0" if zero else "> 0"))
-        return value
-
-    return parse
+def in_short(value: object) -> str:
+    """A value in an error message: never a page of it."""
+    if isinstance(value, str):
+        cut = value[:_LONGEST_SHOWN]
+        return repr(cut) if cut == value else f"{cut!r}… ({len(value):,} characters)"
+    small = isinstance(value, int) and value.bit_length() < 64
+    if value is None or small or isinstance(value, float):
+        return repr(value)
+    return f"a value of type {type(value).__name__}"
 
 
-def _choice(*options: str) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if text not in options:
-            raise ValueError("must be one of " + ", ".join(options))
-        return text
-
-    return parse
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _text(text: str) -> str:
-    return text
+def _is_seconds(value: object, *, zero: bool) -> bool:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    # Not "below infinity": a whole number can be that and still be more than a float holds.
+    return (value >= 0 if zero else value > 0) and value <= sys.float_info.max
 
 
-def _optional(text: str) -> str | None:
-    return text or None
+def _whole(least: int, most: int | None = None) -> Kind:
+    def fits(value: Any) -> bool:
+        return _is_whole(value) and least <= value and (most is None or value <= most)
+
+    to = "on" if most is None else f"to {most}"
+    return Kind(f"a whole number from {least} {to}", int, fits)
 
 
-def _words(text: str) -> tuple[str, ...]:
+def _seconds(*, zero: bool) -> Kind:
+    takes = "a number of seconds, 0 or more" if zero else "a number of seconds above 0"
+    return Kind(takes, float, lambda value: _is_seconds(value, zero=zero))
+
+
+def _choice(*options: str) -> Kind:
+    return Kind("one of " + ", ".join(options), str, lambda value: value in options)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and value != "" and "\0" not in value
+
+
+def _read_words(text: str) -> tuple[str, ...]:
     return tuple(text.replace(",", " ").split())
+
+
+def _are_words(value: object) -> bool:
+    return isinstance(value, tuple) and all(map(_is_text, value))
+
+
+_PATH = Kind("a path", str, _is_text)
+_HOME = Kind(
+    "the path of a folder",
+    lambda text: text or None,
+    lambda value: value in (None, "") or _is_text(value),
+)
+_CODE = Kind(
+    "Python code, as a string",
+    lambda text: text or None,
+    lambda value: value is None or isinstance(value, str),
+)
+_TYPE = Kind("'python3', 'ipykernel' or the name of an installed kernelspec", str, _is_text)
+_MODULES = Kind("a list of names of modules", _read_words, _are_words)
 
 
 VARIABLES: tuple[Variable, ...] = (
@@ -95,23 +139,23 @@ VARIABLES: tuple[Variable, ...] = (
         "file: kernels outlive the process that made them; memory: they end with it",
     ),
     Variable(
-        "KERNELBOX_REGISTRY_PATH", "registry_path", ".kernelbox/registry.json", _text,
+        "KERNELBOX_REGISTRY_PATH", "registry_path", ".kernelbox/registry.json", _PATH,
         "Where the registry of kernels is written",
     ),
     Variable(
-        "KERNELBOX_RUNTIME_DIR", "runtime_dir", ".kernelbox/runtime", _text,
+        "KERNELBOX_RUNTIME_DIR", "runtime_dir", ".kernelbox/runtime", _PATH,
         "Where connection files and spooled output live",
     ),
     Variable(
-        "KERNELBOX_STARTUP_CODE", "startup_code", "", _optional,
+        "KERNELBOX_STARTUP_CODE", "startup_code", "", _CODE,
         "Python code run once in every new or restarted kernel, before its first cell",
     ),
     Variable(
-        "KERNELBOX_KERNEL_TYPE", "kernel_type", "python3", _text,
+        "KERNELBOX_KERNEL_TYPE", "kernel_type", "python3", _TYPE,
         "python3: our forking kernel; ipykernel or any installed kernelspec: run through Jupyter",
     ),
     Variable(
-        "KERNELBOX_HOME", "home", "", _optional,
+        "KERNELBOX_HOME", "home", "", _HOME,
         "Folder for registry and runtime files; explicit paths beat it",
     ),
     Variable(
@@ -119,7 +163,7 @@ VARIABLES: tuple[Variable, ...] = (
         "How many warm kernels are kept ready per interpreter",
     ),
     Variable(
-        "KERNELBOX_PRELOAD", "preload", "", _words,
+        "KERNELBOX_PRELOAD", "preload", "", _MODULES,
         "Modules to import ahead, so that new kernels have them at once",
     ),
     Variable(
@@ -169,7 +213,8 @@ def _whole_path(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the caller wants; build it with :meth:`from_environment` or by keyword."""
+    """What the caller wants. :meth:`from_environment` takes what the environment says, with
+    exceptions by keyword; ``Settings(…)`` alone takes defaults and ignores the environment."""
 
     max_retries: int = 5
     execution_timeout: float = 60.0
@@ -193,36 +238,71 @@ class Settings:
     spool_keep: int = 200
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str] | None = None) -> Settings:
-        """The settings that the environment asks for; a bad value raises :class:`BadInput`."""
+    def from_environment(cls, environ: Mapping[str, str] | None = None, **given: Any) -> Settings:
+        """The settings that the environment asks for, but for those ``given`` by keyword:
+        ``Settings.from_environment(execution_timeout=5)``.
+
+        A bad value raises :class:`BadInput`; a variable that looks like ours and is none is warned
+        of once. A ``home`` given by keyword beats the environment's paths too.
+        """
         environ = os.environ if environ is None else environ
+        _warn_of_strangers(environ)
+        if unknown := sorted(given.keys() - _FIELDS):
+            raise TypeError(
+                f"there is no setting {unknown[0]!r}; there are: {', '.join(sorted(_FIELDS))}"
+            )
         values: dict[str, Any] = {}
         for variable in VARIABLES:
+            if variable.field in given:
+                continue
             text = environ.get(variable.name)
-            if not text:
-                continue  # `NAME=` in a compose file means the same as no such line
-            try:
+            if text:  # `NAME=` in a compose file means the same as no such line
                 values[variable.field] = variable.parse(text)
-            except ValueError as error:
-                raise BadInput(
-                    f"{variable.name}={text!r} cannot be used: {error}. "
-                    f"Unset it for the default ({variable.default or 'none'}).",
-                    variable=variable.name,
-                ) from None
+        if given.get("home"):
+            for name in _PATHS:
+                values.pop(name, None)
+        values.update(given)
         for name in _PATHS:
-            if name in values:
+            if isinstance(values.get(name), str | os.PathLike):
                 # Whole, so that it beats the home even if it spells out the default.
                 values[name] = _whole_path(values[name])
-        return cls(**values)
+        settings = cls(**values)
+        return settings.check() if given else settings
 
     def __post_init__(self) -> None:
+        preload: Any = self.preload
+        if isinstance(preload, list):  # as JSON has it, and as most people write it
+            object.__setattr__(self, "preload", tuple(preload))
         # Explicit paths beat the home, which beats the defaults. Relative ones mean the caller's
         # folder of *now*; the keeper's is another.
-        for name, (default, in_home) in _PATHS.items():
-            path = getattr(self, name)
-            if self.home and path == default:
-                path = os.path.join(self.home, in_home)
-            object.__setattr__(self, name, _whole_path(path))
+        try:
+            if self.home is not None:
+                object.__setattr__(self, "home", os.fspath(self.home))
+            for name, (default, in_home) in _PATHS.items():
+                path = getattr(self, name)
+                if self.home and path == default:
+                    path = os.path.join(self.home, in_home)
+                object.__setattr__(self, name, _whole_path(path))
+        except TypeError:
+            self.check()  # says which of them is no path
+            raise
+
+    def check(self) -> Settings:
+        """Itself, or :class:`BadInput` that names the field and what it takes.
+
+        Whoever is about to use settings asks once. Making them does not: they come over the wire
+        with every request, from somebody who has asked.
+        """
+        # The home first: the paths are made of it.
+        for variable in sorted(VARIABLES, key=lambda variable: variable.field != "home"):
+            value = getattr(self, variable.field)
+            if not variable.kind.fits(value):
+                raise BadInput(
+                    f"the setting {variable.field} takes {variable.kind.takes}, "
+                    f"not {in_short(value)}",
+                    field=variable.field,
+                )
+        return self
 
     def to_wire(self) -> dict[str, Any]:
         """As plain JSON, to travel with a request."""
@@ -232,11 +312,56 @@ class Settings:
     def from_wire(cls, values: Mapping[str, Any]) -> Settings:
         """What another process sent; fields of a newer version are passed over."""
         kept = {name: value for name, value in values.items() if name in cls.__slots__}
-        kept["preload"] = tuple(kept.get("preload", ()))
         return cls(**kept)
 
 
-_LONGEST_NAME = 128
+_FIELDS = frozenset(variable.field for variable in VARIABLES)
+_PREFIX = "KERNELBOX_"
+# Of our scripts, tests and benchmarks.
+_NOT_SETTINGS = tuple(_PREFIX + word for word in ("TEST_", "BENCH_", "DEMO_", "SOAK"))
+_NEAR = 0.7
+_told: set[str] = set()
+_looked_at = -1
+
+
+def _warn_of_strangers(environ: Mapping[str, str]) -> None:
+    """Warn of misspelled variables, of each once per process."""
+    global _looked_at
+    if environ is os.environ:
+        # Every module-level function comes by here; only a new variable is worth another look.
+        if len(environ) == _looked_at:
+            return
+        _looked_at = len(environ)
+    known = {variable.name for variable in VARIABLES}
+    for name in environ:
+        if not name.startswith(_PREFIX) or name in known or name in _told:
+            continue
+        if not name.startswith(_NOT_SETTINGS):
+            import warnings
+
+            _told.add(name)
+            warnings.warn(_stranger_words(name), UserWarning, stacklevel=3)
+
+
+def _stranger_words(name: str) -> str:
+    known = [variable.name.removeprefix(_PREFIX) for variable in VARIABLES]
+    mine = name.removeprefix(_PREFIX)
+    # TIMEOUT alone is spelled right and still not whole: all that it may mean.
+    near = [other for other in known if set(mine.split("_")) <= set(other.split("_"))]
+    near = near or nearest(mine, known)
+    guess = f"; did you mean {' or '.join(_PREFIX + other for other in near)}?" if near else "."
+    return f"{name} is no setting of KernelBox and changes nothing{guess}"
+
+
+def nearest(name: str, names: Iterable[str]) -> list[str]:
+    """The one that this is a near miss of, if there is one."""
+    from difflib import get_close_matches  # only who mistyped waits for it
+
+    known = {other.casefold(): other for other in names}
+    return [known[near] for near in get_close_matches(name.casefold(), known, n=1, cutoff=_NEAR)]
+
+
+LONGEST_NAME = 128
 
 
 def check_name(name: object) -> str:
@@ -245,9 +370,9 @@ def check_name(name: object) -> str:
         raise BadInput(f"a kernel's name is a string, not {type(name).__name__}")
     if not name or name.isspace():
         raise BadInput("a kernel's name must not be empty; give it a short name like 'demo'")
-    if len(name) > _LONGEST_NAME:
+    if len(name) > LONGEST_NAME:
         raise BadInput(
-            f"a kernel's name has at most {_LONGEST_NAME} characters, this one has {len(name)}"
+            f"a kernel's name has at most {LONGEST_NAME} characters, this one has {len(name)}"
         )
     if not name.isprintable():
         raise BadInput(f"a kernel's name must be printable, without control characters: {name!r}")
@@ -268,31 +393,30 @@ LANGUAGES = ("python", "bash")
 
 def check_language(language: object) -> str:
     if language not in LANGUAGES:
-        raise BadInput(f"language must be 'python' or 'bash', not {language!r}")
+        raise BadInput(f"language must be 'python' or 'bash', not {in_short(language)}")
     return str(language)
 
 
 def check_attempts(attempts: object) -> int:
     """How often to try, the first time included, or :class:`BadInput`."""
-    if not _is_whole(attempts) or attempts < 1:  # type: ignore[operator]
-        raise BadInput(f"max_attempts is a whole number from 1 on, not {attempts!r}")
-    return attempts  # type: ignore[return-value]
+    return check_whole("max_attempts", attempts, least=1)
+
+
+def check_whole(name: str, value: object, *, least: int | None = None) -> int:
+    """A whole number that was given as the argument ``name``, or :class:`BadInput`."""
+    if not _is_whole(value) or (least is not None and value < least):  # type: ignore[operator]
+        where = "" if least is None else f" from {least} on"
+        raise BadInput(f"{name} is a whole number{where}, not {in_short(value)}")
+    return value  # type: ignore[return-value]
 
 
 def check_epoch(epoch: object) -> int | None:
     """The epoch a caller expects; None expects nothing."""
-    if epoch is not None and not _is_whole(epoch):
-        raise BadInput(f"expect_epoch is a whole number, not {epoch!r}")
-    return epoch  # type: ignore[return-value]
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return None if epoch is None else check_whole("expect_epoch", epoch)
 
 
 def check_timeout(timeout: object) -> float:
     """Seconds an execution may run, or :class:`BadInput`."""
-    number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
-    if not number or not 0 < timeout < float("inf"):  # type: ignore[operator]
-        raise BadInput(f"timeout is a number of seconds above 0, not {timeout!r}")
+    if not _is_seconds(timeout, zero=False):
+        raise BadInput(f"timeout is a number of seconds above 0, not {in_short(timeout)}")
     return float(timeout)  # type: ignore[arg-type]

@@ -21,6 +21,8 @@ from kernelbox.wire import Decoder, Frame, GarbledFrame, encode
 Callback = Callable[[], None]
 
 READ_SIZE = 1 << 18
+_POLL_SIZE = 1 << 19
+"""What one poll takes at most: more than a socket holds, and little enough to be done with."""
 _CREDENTIALS = struct.Struct("3i")
 _MAX_FDS = 16
 _LONGEST_WAIT = 3600.0
@@ -77,7 +79,11 @@ class Reactor:
         return timer
 
     def call_soon(self, callback: Callback) -> None:
-        """Call back before the next wait, after what is being handled now."""
+        """Call back before the next wait, after what is being handled now.
+
+        What such a call asks for in its turn comes one round later, when descriptors and timers
+        have had theirs: work that goes on and on can be done in pieces without starving anybody.
+        """
         self._soon.append(callback)
 
     def stop(self) -> None:
@@ -119,7 +125,7 @@ class Reactor:
             timer = heapq.heappop(self._timers)[2]
             if timer.callback is not None:
                 timer.callback()
-        while self._soon:
+        for _ in range(len(self._soon)):
             self._soon.popleft()()
 
     def close(self) -> None:
@@ -149,23 +155,31 @@ class Peer:
         on_close: Callable[[], None],
         on_drain: Callable[[], None] | None = None,
         ancillary: bool = False,
+        most_fds: int = _MAX_FDS,
     ) -> None:
-        """``ancillary`` also collects the sender's pid and passed descriptors."""
+        """``ancillary`` also collects the sender's pid and passed descriptors, ``most_fds`` of
+        them with each piece received; what is over that, the system closes."""
         sock.setblocking(False)
         self.sock = sock
         self.fd = sock.fileno()
         self.sender_pid = 0
         self.fds: list[int] = []
         self.closed = False
+        self.garbled = False
+        """Whether it was hung up on for what it said."""
         self._reactor = reactor
         self._on_frame = on_frame
         self._on_close = on_close
         self._on_drain = on_drain
         self._ancillary = ancillary
+        self._room = socket.CMSG_SPACE(_CREDENTIALS.size)
+        if most_fds:
+            self._room += socket.CMSG_SPACE(4 * most_fds)
         self._decoder = Decoder()
         self._out: deque[tuple[memoryview, Sequence[int]]] = deque()
         self._backlog = 0
         self._polling = False
+        self._paused = False
         reactor.watch(self.fd, self._readable)
 
     @property
@@ -187,12 +201,25 @@ class Peer:
         if len(self._out) == 1:
             self._flush()
             if self._out and not self.closed:
-                self._reactor.watch(self.fd, self._readable, on_write=self._writable)
+                self._watch()
 
     def poll(self) -> None:
-        """Handle all that has already arrived, without waiting for the reactor to say so."""
-        while not self.closed and not self._polling and self._take_in():
-            pass
+        """Handle what has already arrived, without waiting for the reactor to say so.
+
+        Half a megabyte of it: one that writes as fast as we read must not keep us here.
+        """
+        taken = 0
+        while not self.closed and not self._polling and taken < _POLL_SIZE:
+            size = self._take_in()
+            if not size:
+                break
+            taken += size
+
+    def pause(self, paused: bool) -> None:
+        """Leave what arrives in the socket, where it makes the sender wait, or take it again."""
+        if paused != self._paused and not self.closed:
+            self._paused = paused
+            self._watch()
 
     def close(self) -> None:
         """Close without telling ``on_close`` (the closer knows)."""
@@ -211,22 +238,27 @@ class Peer:
     def _readable(self) -> None:
         self._take_in()
 
-    def _take_in(self) -> bool:
-        """Receive once and handle what is whole; False: there was nothing."""
+    def _watch(self) -> None:
+        on_read = None if self._paused else self._readable
+        self._reactor.watch(self.fd, on_read, on_write=self._writable if self._out else None)
+
+    def _take_in(self) -> int:
+        """Receive once and handle what is whole; the bytes received, 0: there was nothing."""
         try:
             data = self._receive()
         except BlockingIOError:
-            return False
+            return 0
         except OSError:
             data = b""
         if not data:
             self._lost()
-            return False
+            return 0
         try:
             frames = self._decoder.feed(data)
         except GarbledFrame:
+            self.garbled = True
             self._lost()
-            return False
+            return 0
         self._polling = True
         try:
             for frame in frames:
@@ -235,13 +267,12 @@ class Peer:
                 self._on_frame(frame)
         finally:
             self._polling = False
-        return True
+        return len(data)
 
     def _receive(self) -> bytes:
         if not self._ancillary:
             return self.sock.recv(READ_SIZE)
-        room = socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(4 * _MAX_FDS)
-        data, extras, _, _ = self.sock.recvmsg(READ_SIZE, room, socket.MSG_CMSG_CLOEXEC)
+        data, extras, _, _ = self.sock.recvmsg(READ_SIZE, self._room, socket.MSG_CMSG_CLOEXEC)
         for level, kind, content in extras:
             if level != socket.SOL_SOCKET:
                 continue
@@ -256,7 +287,7 @@ class Peer:
     def _writable(self) -> None:
         self._flush()
         if not self._out and not self.closed:
-            self._reactor.watch(self.fd, self._readable)
+            self._watch()
             if self._on_drain is not None:
                 self._on_drain()
 

@@ -20,7 +20,9 @@ def _known(cls: type[_T], values: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class ErrorInfo:
-    """Why a cell failed. ``traceback`` is a list of strings without colour codes."""
+    """Why a cell failed: ``ename``, the exception's class or a name of ours (``TimeoutError``,
+    ``KernelDied``, ``BashError``, …), ``evalue``, its message, and ``traceback``, a list of strings
+    without colour codes."""
 
     ename: str
     evalue: str
@@ -36,8 +38,16 @@ class ErrorInfo:
 
 @dataclass(slots=True)
 class OutputItem:
-    """One thing that a cell put out, in order: ``stream``, ``display_data``, ``execute_result``,
-    ``update_display_data``, ``clear_output`` or ``error``."""
+    """One thing that a cell put out.
+
+    - ``kind``: ``stream`` (printed text), ``display_data``, ``update_display_data``,
+      ``clear_output``, ``execute_result`` (the value) or ``error``
+    - ``text``: the printed text, or the plain text of what was shown; None if it has none
+    - ``name``: ``stdout`` or ``stderr``, of a ``stream``
+    - ``data``: MIME type to content; of an ``error``, its ``ename``, ``evalue`` and ``traceback``
+    - ``metadata``: as the library that showed it has it; ``{"background": True}`` marks what came
+      from a thread or a task between cells
+    """
 
     kind: str
     text: str | None = None
@@ -52,7 +62,8 @@ class OutputItem:
 
 @dataclass(slots=True, frozen=True)
 class Image:
-    """A picture that a cell showed: ``data`` holds its bytes."""
+    """A picture that a cell showed: ``mime`` says what it is (``image/png``), ``data`` has its
+    bytes."""
 
     mime: str
     data: bytes
@@ -65,7 +76,8 @@ class Image:
 
 @dataclass(slots=True)
 class AttemptSnapshot:
-    """One try of ``execute_with_retry``."""
+    """One try of ``execute_with_retry``: its number (``attempt``, from 1), the ``code`` that was
+    run, and the ``status``, ``output``, ``stderr`` and ``error`` of its result."""
 
     attempt: int
     code: str
@@ -81,7 +93,41 @@ class AttemptSnapshot:
 
 @dataclass(slots=True)
 class ExecutionResult:
-    """Everything there is to know about one execution, state of the namespace included."""
+    """What came of one execution, and what became of the kernel's variables.
+
+    How it ended:
+
+    - ``status``: ``success``, ``error``, ``timeout`` or ``max_attempts_exceeded``; ``ok`` is True
+      for the first
+    - ``error``: an :class:`ErrorInfo`; None if and only if ``ok``
+    - ``exit_code``: of a bash command, otherwise None
+    - ``steps``: what was done about a timeout (interrupted, interrupted again, killed)
+    - ``attempts``: each try of ``execute_with_retry``
+
+    What it put out:
+
+    - ``output``, ``stderr``: what it printed; if long, the head and the tail
+    - ``return_value``: the value of its last expression *as text*, as a prompt would show it; None
+      if it has none
+    - ``outputs``: everything it showed, in order; ``images``: the pictures among it, decoded
+    - ``truncated``: something was cut. Printed text can be read with ``output()``; a value is whole
+      in the kernel, as ``_`` or ``Out[n]``
+    - ``notes``: what else there is to know, in sentences: what was cut, and how to get at it
+
+    Which execution it was:
+
+    - ``execution_id``: its name in ``output()``, ``search_output()`` and ``cancel()``
+    - ``execution_count``: the n of ``In[n]`` and ``Out[n]``; None for bash and for what did not run
+    - ``duration_ms``: how long it ran; waiting in the queue is not counted
+
+    The kernel's state:
+
+    - ``state``: ``kept``; ``lost``; or ``unknown``, if the connection broke and nobody could be
+      asked. A loss between cells is told to the first caller who comes, once
+    - ``cause``: why it is not ``kept``, and what was lost
+    - ``epoch``: goes up each time the variables are lost; 0 if it is not known
+    - ``kernel_id``: the kernel that ran it. Epochs compare only within one id
+    """
 
     status: str
     output: str = ""
@@ -140,7 +186,23 @@ class ExecutionResult:
 
 @dataclass(slots=True)
 class KernelRecord:
-    """A kernel as the registry knows it. It, its name or its id will do wherever a kernel is."""
+    """A kernel, as it was when this was made. Functions take the record, the name or the id.
+
+    - ``kernel_id``: its id; a kernel that is destroyed and made again has another
+    - ``name``: its name in this home
+    - ``status``: ``idle`` or ``busy``; ``unreachable`` if it did not answer
+      ``list_kernels(refresh=True)``
+    - ``epoch``, ``state``, ``cause``: as in :class:`ExecutionResult`
+    - ``created_at``, ``last_used_at``: seconds since 1970
+    - ``attempt_count``: how many executions it has been asked for
+    - ``session_name``, ``tags``: what ``get_or_create`` was given when it was made
+    - ``kernel_type``: ``python3`` is ours; others are named after their kernelspec
+    - ``parent``: the id of the kernel that it is a branch of, or None
+    - ``notes``: what else there is to know, in sentences: what a branch could not carry, why a
+      start took longer
+    - ``connection_file``: for Jupyter clients (``jupyter console --existing …``)
+    - ``address``: the socket it listens on; for our own use
+    """
 
     kernel_id: str
     connection_file: str
@@ -160,6 +222,7 @@ class KernelRecord:
     address: str = ""
 
     def to_dict(self) -> dict[str, Any]:
+        """As plain JSON."""
         return asdict(self)
 
     @classmethod

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
 
-from kernelbox.config import check_attempts
+from kernelbox.config import check_attempts, in_short
 from kernelbox.errors import BadInput
 from kernelbox.result import AttemptSnapshot, ExecutionResult
 
@@ -31,6 +31,15 @@ class Mend:
 
     result: ExecutionResult
     attempt: int
+
+
+def check_repair(on_error_fn: object) -> None:
+    """Refuse what cannot be asked, before any code has run."""
+    if not callable(on_error_fn):
+        raise BadInput(
+            f"on_error_fn is a function of (result, attempt) that returns code or None, "
+            f"not {in_short(on_error_fn)}"
+        )
 
 
 def attempts(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from kernelbox import BadInput, Box, KernelNotFound, KernelRecord, Settings
@@ -121,13 +123,57 @@ def test_an_environment_that_no_process_can_have_is_refused(
     assert shared_box.destroy("env") is False
 
 
-def test_a_folder_that_is_not_there_is_noted_and_the_kernel_lives(shared_box: Box) -> None:
-    record = shared_box.get_or_create("nowhere", cwd="/no/such/folder")
-    assert any("/no/such/folder" in note for note in record.notes)
-    assert shared_box.execute(record, "1+1").return_value == "2"
-    shared_box.destroy(record)
-    with pytest.raises(BadInput, match="cwd"):
-        shared_box.get_or_create("nowhere", cwd="a\0b")
+@pytest.mark.parametrize(
+    "cwd", ["/no/such/folder", "/etc/passwd", "a\0b", "\ud800", "x" * 5000, 7, b"/tmp", False, ["/"]],
+    ids=range(9),
+)  # fmt: skip
+def test_a_folder_that_cannot_be_entered_is_refused(shared_box: Box, cwd: object) -> None:
+    with pytest.raises(BadInput, match="cwd") as caught:
+        shared_box.get_or_create("nowhere", cwd=cwd)  # type: ignore[arg-type]
+    assert len(str(caught.value)) < 500
+    assert shared_box.destroy("nowhere") is False
+
+
+@pytest.mark.parametrize("tags", ["me", 7, ("a", "b"), {"a"}, [1], {1: "a"}, True, b"x", ""])
+def test_tags_that_are_neither_a_mapping_nor_a_list_are_refused(
+    shared_box: Box, tags: object
+) -> None:
+    with pytest.raises(BadInput, match="tags"):
+        shared_box.get_or_create("tagged", tags=tags)  # type: ignore[arg-type]
+    assert shared_box.destroy("tagged") is False
+
+
+def test_a_whole_result_is_not_an_execution_id(shared_box: Box, kernel: KernelRecord) -> None:
+    result = shared_box.execute(kernel, "print('x' * 9000)")
+    calls = (
+        lambda given: shared_box.output(kernel, given),
+        lambda given: shared_box.search_output(kernel, given, "x"),
+        lambda given: shared_box.cancel(kernel, given),
+    )
+    for call in calls:
+        for given in (result, None, 7, [result]):
+            with pytest.raises(BadInput, match=r"pass result\.execution_id") as caught:
+                call(given)  # type: ignore[arg-type]
+            assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize("value", ["5", 1.5, None, True, ["x" * 10_000]])
+def test_pages_and_limits_are_whole_numbers(
+    shared_box: Box, kernel: KernelRecord, value: object
+) -> None:
+    given: dict[str, Any] = {"value": value}
+    done = shared_box.execute(kernel, "print(1)").execution_id
+    with pytest.raises(BadInput, match="start is a whole number"):
+        shared_box.output(kernel, done, start=given["value"])
+    with pytest.raises(BadInput, match="length is a whole number"):
+        shared_box.output(kernel, done, length=given["value"])
+    with pytest.raises(BadInput, match="limit is a whole number"):
+        shared_box.search_output(kernel, done, "1", limit=given["value"])
+    for nothing in (0, -1):
+        with pytest.raises(BadInput, match="limit is a whole number from 1 on"):
+            shared_box.search_output(kernel, done, "1", limit=nothing)
+        with pytest.raises(BadInput, match="length is a whole number from 1 on"):
+            shared_box.output(kernel, done, length=nothing)
 
 
 NUMBERS = [variable for variable in VARIABLES if variable.default.replace(".", "").isdigit()]

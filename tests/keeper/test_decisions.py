@@ -82,6 +82,23 @@ def test_what_is_not_found_is_answered_with_what_is_there() -> None:
     assert len(many) < 500
 
 
+@pytest.mark.parametrize(
+    ("wanted", "meant"),
+    [("agnet", "agent"), ("Agent", "agent"), ("agent1", "agent"), ("data-prp", "Data-Prep")],
+)
+def test_a_near_miss_of_a_name_is_answered_with_that_name(wanted: str, meant: str) -> None:
+    words = decisions.not_found_words(wanted, ["agent", "Data-Prep", "x"])
+    assert words == (
+        f"no kernel named {wanted!r}; did you mean {meant!r}? Kernels here: 'Data-Prep', 'agent', "
+        f"'x'. Create it with get_or_create({wanted!r})."
+    )
+
+
+@pytest.mark.parametrize("wanted", ["other", "", "y", ONE, "agent" * 100_000, "\ud800"])
+def test_what_is_near_no_name_is_not_guessed_at(wanted: str) -> None:
+    assert "did you mean" not in decisions.not_found_words(wanted, ["agent", "x"])
+
+
 # -- which root -----------------------------------------------------------------------------
 
 

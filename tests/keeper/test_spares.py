@@ -134,17 +134,6 @@ def test_a_warm_spare_is_handed_out_with_all_that_its_record_says(
         assert box.execute(record, "1 + 1").return_value == "2"
 
 
-def test_a_warm_spare_says_where_it_could_not_go(
-    spared: Box, waiting: Waiting, tmp_path: Path
-) -> None:
-    with spared as box:
-        box.get_or_create("first")
-        waiting(lambda: warm_spares(box) == 2, what="two spares to be warm")
-        record = box.get_or_create("lost", cwd=str(tmp_path / "gone"))
-        assert any("cannot be entered" in note for note in record.notes)
-        assert box.execute(record, "1 + 1").return_value == "2"
-
-
 def test_a_killed_spare_leaves_no_files(spared: Box, wardens: Find, waiting: Waiting) -> None:
     with spared as box:
         first = box.get_or_create("first")

@@ -277,7 +277,7 @@ def test_a_missing_jupyter_client_is_told_with_the_line_that_installs_it(
     environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
     with (
         foreign(shared_box, "ir") as box,
-        pytest.raises(Unsupported, match=r'pip install "kernelbox\[foreign\]"'),
+        pytest.raises(Unsupported, match=r'pip install "\./kernelbox\[foreign\]"'),
     ):
         box.get_or_create("nothing", environ=environ)
 

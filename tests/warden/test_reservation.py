@@ -17,6 +17,7 @@ def request(folder: Path) -> dict[str, str]:
         "address": str(folder / "k.sock"),
         "draft": str(folder / ".spare.json"),
         "connection_file": str(folder / "kernel.json"),
+        "spool": str(folder / "spool"),
     }
 
 
@@ -26,8 +27,8 @@ def names(folder: Path) -> list[str]:
 
 def test_all_is_there_and_nobody_else_may_look(tmp_path: Path) -> None:
     made = reserve(request(tmp_path))
-    assert names(tmp_path) == [".spare.json", "k.sock"]
-    assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o600}
+    assert names(tmp_path) == [".spare.json", "k.sock", "spool"]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o600, 0o700}
     ports = json.loads(Path(made.draft).read_text())
     assert ports["shell_port"] == made.ports.listeners["shell"].getsockname()[1]
     made.discard()
@@ -44,7 +45,7 @@ def test_what_was_taken_is_not_thrown_away(tmp_path: Path) -> None:
     assert made.publish(made.connection_file, made.ports)
     assert made.publish(made.connection_file, made.ports), "the keeper may have been first"
     made.discard()
-    assert names(tmp_path) == ["k.sock", "kernel.json"]
+    assert names(tmp_path) == ["k.sock", "kernel.json", "spool"]
     listener.close()
     ports.close()
 

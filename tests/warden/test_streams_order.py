@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import socket
@@ -12,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from kernelbox.inside.interrupts import Interrupts
-from kernelbox.inside.lifeline import Lifeline
+from kernelbox.inside.lifeline import Lifeline, LifelineClosed
 from kernelbox.inside.outlets import Outlets
 from kernelbox.reactor import Peer, Reactor
 from kernelbox.warden.streams import Streams
@@ -45,6 +46,7 @@ class Line:
             on_text=lambda name, text: self.heard.append((name, text)),
             on_frame=lambda frame: self.heard.append(("frame", str(frame["is"]))),
             poll_frames=self.peer.poll,
+            pause_frames=self.peer.pause,
         )
 
     def _arrived(self, frame: dict[str, object]) -> None:
@@ -202,3 +204,64 @@ def test_a_writer_that_never_stops_does_not_keep_the_reader_from_its_frames(line
         while any(writer.is_alive() for writer in writers):
             line.reactor.turn(0.01)
     assert ("stderr", "mine") in line.heard
+
+
+def test_a_flood_of_frames_is_left_in_the_socket_while_we_cannot_keep_up() -> None:
+    line = Line()
+    stop = threading.Event()
+    handled = 0
+
+    def slow(frame: dict[str, object]) -> None:
+        nonlocal handled
+        handled += 1
+        time.sleep(0.0005)
+
+    line.streams._on_frame = slow
+    most_held = 0
+
+    def flood() -> None:
+        number = 0
+        with contextlib.suppress(LifelineClosed):
+            while not stop.is_set():
+                number += 1
+                line.send(number)
+
+    writer = threading.Thread(target=flood)
+    writer.start()
+    timers: list[float] = []
+    try:
+        deadline = time.monotonic() + 1.5
+        while time.monotonic() < deadline:
+            started = time.monotonic()
+            line.reactor.turn(0.01)
+            timers.append(time.monotonic() - started)
+            most_held = max(most_held, len(line.streams._frames))
+    finally:
+        stop.set()
+        line.peer.close()
+        writer.join()
+        line.streams.close()
+        line.close()
+    assert handled > 100
+    assert max(timers) < 0.5, "somebody else has had to wait"
+    assert most_held < 60_000, "two looks' worth of the smallest frames"
+
+
+def test_what_fails_on_one_frame_is_no_end_for_the_next(line: Line) -> None:
+    heard: list[object] = []
+
+    def told(frame: dict[str, object]) -> None:
+        if frame["is"] == "bad":
+            raise ValueError("a bug")
+        heard.append(frame["is"])
+
+    line.streams._on_frame = told
+    for word in ("bad", "good"):
+        line.send(word)
+    line.write(0, "text")
+    with pytest.raises(ValueError, match="a bug"):
+        line.read_until("never")
+    deadline = time.monotonic() + 5
+    while (heard, line.heard) != (["good"], [("stdout", "text")]):
+        assert time.monotonic() < deadline, (heard, line.heard)
+        line.reactor.turn(0.01)

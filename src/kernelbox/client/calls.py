@@ -19,6 +19,7 @@ from kernelbox.config import (
     check_language,
     check_name,
     check_timeout,
+    in_short,
 )
 from kernelbox.errors import BadInput, BoxError, KeeperUnavailable, KernelLost, KernelNotFound
 from kernelbox.keeper.home import Home, locate
@@ -68,7 +69,7 @@ class Calls:
     """The calls of one Box: settings, the home they mean, and the addresses known so far."""
 
     def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+        self.settings = settings.check()
         self._places: dict[int, tuple[Home, dict[str, str]]] = {}
         self._greeted = False
 
@@ -145,8 +146,8 @@ class Calls:
                 "op": "get_or_create",
                 "name": name,
                 "session_name": session_name,
-                "tags": tags or {},
-                "cwd": _check_folder(cwd) if cwd else _working_directory(),
+                "tags": _check_tags(tags),
+                "cwd": _working_directory() if cwd in (None, "") else _check_folder(cwd),
                 "environ": given,
                 "executable": sys.executable,
                 "package_parent": package_parent(),
@@ -163,21 +164,41 @@ class Calls:
         self, kernel: KernelLike, name: str, *, session_name: str | None = None, tags: Any = None
     ) -> Call[KernelRecord]:
         check_name(name)
-        reply = yield from self.keeper(
+        reply = yield from self._keeper_on(
+            kernel,
             {
                 "op": "branch",
-                "kernel": _wanted(kernel),
                 "name": name,
                 "session_name": session_name,
-                "tags": tags or {},
+                "tags": _check_tags(tags),
             },
             patience=self.settings.fork_timeout + self.settings.start_timeout,
         )
         return self._remember(reply["record"])
 
     def find(self, kernel: KernelLike) -> Call[KernelRecord]:
-        reply = yield from self.keeper({"op": "find", "kernel": _wanted(kernel)})
+        reply = yield from self._keeper_on(kernel, {"op": "find"})
         return self._remember(reply["record"])
+
+    def _keeper_on(
+        self, kernel: KernelLike, request: Frame, *, patience: float | None = 60.0
+    ) -> Call[Frame]:
+        """Ask the keeper about a kernel. The keeper is told a record's id only, so that no other
+        kernel of the same name is taken for it; people know it by its name."""
+        try:
+            return (
+                yield from self.keeper({**request, "kernel": _wanted(kernel)}, patience=patience)
+            )
+        except KernelNotFound as error:
+            if isinstance(error, KernelLost) or not isinstance(kernel, KernelRecord):
+                raise
+            raise KernelNotFound(
+                f"no kernel named {kernel.name!r} with this record's id is here any more: it was "
+                f"destroyed or replaced, or its home is another than {self.home.runtime_dir!r}. "
+                f"get_or_create({kernel.name!r}) gives the one of that name, new if need be.",
+                kernel_id=kernel.kernel_id,
+                name=kernel.name,
+            ) from None
 
     def list_kernels(self, *, refresh: bool = False) -> Call[list[KernelRecord]]:
         reply = yield from self.keeper({"op": "list", "refresh": refresh})
@@ -267,6 +288,8 @@ class Calls:
         self, kernel: KernelLike, request: Frame, *, patience: float | None = 60.0
     ) -> Call[Frame]:
         """Ask a kernel something; if it ends meanwhile, the error says why."""
+        if "execution_id" in request:
+            _check_meant(request["execution_id"])
         try:
             return (yield from self._converse(kernel, request, patience=patience))
         except ConnectionLost as error:
@@ -339,25 +362,61 @@ def _check_id(execution_id: object) -> str:
     if not isinstance(execution_id, str) or not _PLAIN_ID.fullmatch(execution_id):
         raise BadInput(
             "an execution_id is up to 128 letters, digits, '-', '_' and '.', and starts with a "
-            f"letter or digit; not {execution_id!r}"
+            f"letter or digit; not {in_short(execution_id)}"
         )
     return execution_id
+
+
+def _check_meant(execution_id: object) -> None:
+    """An execution is meant by its id; a whole result is easily passed instead."""
+    if isinstance(execution_id, ExecutionResult):
+        raise BadInput("execution_id is a string, not a whole result; pass result.execution_id")
+    if not isinstance(execution_id, str):
+        raise BadInput(
+            f"execution_id is a string, not {in_short(execution_id)}; pass result.execution_id"
+        )
 
 
 def _check_environ(environ: Mapping[Any, Any]) -> dict[str, str]:
     """Variables that a process can have; others would only fail in the new kernel."""
     for name, value in environ.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            raise BadInput(f"environ maps strings to strings, not {name!r} to {value!r}")
+            raise BadInput(
+                f"environ maps strings to strings, not {in_short(name)} to {in_short(value)}"
+            )
         if not name or "=" in name or "\0" in name or "\0" in value:
-            raise BadInput(f"no process can have the environment variable {name!r}={value!r}")
+            raise BadInput(
+                "no process can have this variable, which environ has: "
+                f"{in_short(name)}={in_short(value)}"
+            )
     return dict(environ)
 
 
+def _check_tags(tags: object) -> dict[str, Any] | list[str]:
+    if tags is None:
+        return {}
+    if isinstance(tags, Mapping) and all(isinstance(key, str) for key in tags):
+        return dict(tags)
+    if isinstance(tags, list) and all(isinstance(tag, str) for tag in tags):
+        return tags
+    raise BadInput(f"tags map strings to values or are a list of strings, not {in_short(tags)}")
+
+
 def _check_folder(cwd: object) -> str:
-    if not isinstance(cwd, str | os.PathLike) or "\0" in (path := os.fspath(cwd)):
-        raise BadInput(f"cwd is the path of a folder, not {cwd!r}")
-    return os.path.abspath(path)
+    """A folder that the caller chose: a kernel that starts elsewhere would be a bad surprise."""
+    path = os.fspath(cwd) if isinstance(cwd, str | os.PathLike) else None
+    if not isinstance(path, str) or "\0" in path:
+        raise BadInput(f"cwd is the path of a folder, not {in_short(cwd)}")
+    path = os.path.abspath(path)
+    try:
+        os.stat(os.path.join(path, "."))  # as entering it would
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise BadInput(
+            f"cwd={in_short(path)} is not a folder that a kernel can start in: {why}. "
+            "Make it first, or give another."
+        ) from None
+    return path
 
 
 def _working_directory() -> str:

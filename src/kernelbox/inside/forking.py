@@ -44,8 +44,12 @@ def fork_copy(interpreter: Interpreter, frame: Frame, fds: list[int]) -> None:
     if child:
         interpreter._forking = False
         _close(fds)
-        os.waitpid(child, 0)
-        interpreter.lifeline.send({"op": "forked", "ok": True, "notes": notes})
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if status:
+            words = f"the process that was to fork the copy ended with {status}"
+            interpreter.lifeline.send({"op": "forked", "ok": False, "error": words})
+        else:
+            interpreter.lifeline.send({"op": "forked", "ok": True, "notes": notes})
         return
     try:
         between = os.getpid()

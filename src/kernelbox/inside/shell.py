@@ -11,6 +11,7 @@ import subprocess
 import sys
 import traceback
 from base64 import b64encode
+from types import TracebackType
 from typing import Any
 
 from IPython.core.alias import default_aliases
@@ -20,6 +21,7 @@ from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
+from kernelbox.inside import interrupts
 from kernelbox.inside.comms import Comms
 from kernelbox.inside.faces import Face, compact
 from kernelbox.inside.formatting import QuickFormatter
@@ -263,6 +265,8 @@ class Shell(InteractiveShell):
             etype, value, tb = self._get_exc_info(exc_tuple)
         except ValueError:
             etype = value = tb = None
+        if isinstance(value, KeyboardInterrupt):
+            _trim(tb)
         if exception_only or not _is_or_follows_group(value):
             super().showtraceback(
                 exc_tuple, filename, tb_offset, exception_only, running_compiled_code
@@ -289,6 +293,17 @@ class Shell(InteractiveShell):
         outbox.error = error
         if not outbox.send({"op": "error", **error}):
             print("\n".join(lines), file=sys.stderr)
+
+
+def _trim(tb: TracebackType | None) -> None:
+    """Off with our own last frames: a traceback of an interrupt ends in the line that it hit."""
+    last = None
+    while tb is not None:
+        if tb.tb_frame.f_code.co_filename != interrupts.__file__:
+            last = tb
+        tb = tb.tb_next
+    if last is not None:
+        last.tb_next = None
 
 
 def _is_or_follows_group(error: BaseException | None) -> bool:

@@ -82,6 +82,7 @@ def _connect_all(keeper: Keeper) -> list[FamilyLink]:
         else:
             links[pid] = keeper._new_link(sock)
             links[pid].pid = pid
+            links[pid].adopted = True
         links[pid].kernel_ids.add(kernel_id)
         keeper._by_kernel[kernel_id] = links[pid]
     return list(links.values())

@@ -7,6 +7,8 @@ import signal
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from kernelbox.config import LONGEST_NAME, nearest
+
 if TYPE_CHECKING:
     from kernelbox.keeper.registry import Record
     from kernelbox.keeper.roots import RootKey
@@ -28,14 +30,17 @@ def warden_cause(status: int | None) -> str:
 
 
 def not_found_words(wanted: str, names: Sequence[str]) -> str:
-    """What exists, and what to do."""
+    """What exists, what may have been meant, and what to do."""
     if names:
         shown = ", ".join(repr(name) for name in sorted(names)[:20])
         more = f" and {len(names) - 20} more" if len(names) > 20 else ""
         here = f"kernels here: {shown}{more}"
     else:
         here = "there are no kernels here"
-    return f"no kernel named {wanted!r}; {here}. Create it with get_or_create({wanted!r})."
+    near = nearest(wanted, names) if names and len(wanted) <= LONGEST_NAME else []
+    guess = f"did you mean {near[0]!r}? " if near else ""
+    here = here[0].upper() + here[1:] if guess else here
+    return f"no kernel named {wanted!r}; {guess}{here}. Create it with get_or_create({wanted!r})."
 
 
 def fresh_start_notes(key: RootKey, roots: Iterable[RootKey]) -> list[str]:
@@ -85,13 +90,7 @@ def nothing_can_fail(request: Frame) -> bool:
     the caller's to run first, no ports or files of theirs, no loss to tell of."""
     settings = request["settings"]
     special = settings.get("startup_code") or request.get("connection") or request["lost"]
-    if special or request.get("connection_file"):
-        return False
-    try:
-        os.stat(os.path.join(request["cwd"], "."))  # as entering it would
-    except OSError:
-        return False
-    return True
+    return not special and not request.get("connection_file")
 
 
 def first_record(request: Frame, connection_file: str, notes: Iterable[str]) -> Record:

@@ -40,6 +40,9 @@ class Home:
     def connection_file(self, kernel_id: str) -> str:
         return os.path.join(self.runtime_dir, f"kernel-{kernel_id}.json")
 
+    def spool(self, kernel_id: str) -> str:
+        return os.path.join(self.runtime_dir, f"spool-{kernel_id}")
+
     def draft(self, kernel_id: str) -> str:
         """The connection file of a spare, before it is anybody's."""
         return os.path.join(self.runtime_dir, f".spare-{kernel_id}.json")
@@ -92,7 +95,7 @@ def remove_files(home: Home, kernel_id: str) -> None:
     ):
         with contextlib.suppress(OSError):
             os.unlink(path)
-    shutil.rmtree(os.path.join(home.runtime_dir, f"spool-{kernel_id}"), ignore_errors=True)
+    shutil.rmtree(home.spool(kernel_id), ignore_errors=True)
 
 
 def vacate(home: Home) -> None:

@@ -174,7 +174,7 @@ class Keeper:
             # Its answer would tell us nothing new, and it may come while the caller goes on.
             connection_file = self.home.connection_file(kernel_id)
             record = decisions.first_record(request, connection_file, link.notes)
-            link.ask(request, lambda _: None)
+            link.ask(request, lambda content: self._became(link, kernel_id, content))
             record = self._register(link, record, frame)
             self._created(name, {"record": record, "created": True})
             return
@@ -206,6 +206,17 @@ class Keeper:
         limit = self._settings.start_timeout
         deadline = self.reactor.call_later(limit, too_late)
         link.ask(request, answered)
+
+    def _became(self, link: FamilyLink, kernel_id: str, content: dict[str, Any] | BoxError) -> None:
+        """What a warm spare had to say after all."""
+        if kernel_id not in self.registry.kernels or isinstance(content, WardenGone):
+            return  # its end is told as every warden's is
+        if isinstance(content, BoxError):
+            link.kernel_ids.discard(kernel_id)
+            self._kernel_ended(kernel_id, str(content), None)
+        else:
+            self.registry.add(content["record"])
+            self._registry_changed()
 
     def _family_for(self, request: Frame) -> FamilyLink:
         """Who will run the kernel; its id and address, and what is to be noted, are filled in."""
@@ -335,14 +346,23 @@ class Keeper:
 
     def _drop_root(self, root: Root) -> None:
         self._roots.pop(root.key, None)
+        self._dismiss(root)
         root.close()
+
+    def _dismiss(self, root: Root) -> None:
+        """Its spares go; those that are killed or never forked cannot clean up themselves."""
+        for spare in root.spares:
+            spare.close()
+            self._families.discard(spare)
+            if spare.reserved:
+                remove_files(self.home, spare.reserved)
+        root.spares = []
 
     def _root_ended(self, root: Root) -> None:
         self._root_words = root.last_words()
         if self._roots.get(root.key) is root:
             del self._roots[root.key]
-        for spare in root.spares:
-            spare.close()
+        self._dismiss(root)
 
     def _refill(self, key: RootKey, spares: int) -> None:
         """Make spares again, one at a time, so that a user's first cell has the processor."""
@@ -356,6 +376,7 @@ class Keeper:
             "address": self.home.kernel_address(link.reserved),
             "draft": self.home.draft(link.reserved),
             "connection_file": self.home.connection_file(link.reserved),
+            "spool": self.home.spool(link.reserved),
         }
 
         def primed(content: dict[str, Any] | BoxError) -> None:
@@ -377,7 +398,12 @@ class Keeper:
     # -- ends -------------------------------------------------------------------------------
 
     def _family_said(self, link: FamilyLink, frame: Frame) -> None:
-        if frame["event"] == "ended":
+        if frame["event"] == "changed":
+            record = frame["record"]
+            if record["kernel_id"] in self.registry.kernels:
+                self.registry.add(record)
+                self._registry_changed()
+        elif frame["event"] == "ended":
             kernel_id = str(frame["kernel_id"])
             self._kernel_ended(kernel_id, str(frame["cause"]), frame.get("epoch"))
             link.kernel_ids.discard(kernel_id)
@@ -402,7 +428,9 @@ class Keeper:
 
     def _bury_family(self, link: FamilyLink) -> None:
         # Nobody may be told that the kernel lives, so there is no going on until it is buried.
-        deadline = time.monotonic() + _EXIT_STATUS_PATIENCE
+        # (An adopted warden's status goes to somebody else.)
+        patience = 0.0 if link.adopted else _EXIT_STATUS_PATIENCE
+        deadline = time.monotonic() + patience
         while link.pid not in self._exit_statuses and time.monotonic() < deadline:
             for root in list(self._roots.values()):
                 root.poll()
@@ -425,7 +453,7 @@ class Keeper:
 
     def _sweep(self) -> None:
         """What user code left running, when stub and warden were both killed, is ours by now."""
-        wardens = {link.pid for link in self._families}
+        wardens = {link.pid for link in self._families if not link.closed}
         if 0 in wardens:
             return  # one is just being forked, and is not known by its pid yet
         for pid in linux.children(os.getpid()):
@@ -449,7 +477,12 @@ class Keeper:
 
     def _find(self, wanted: str) -> Record | None:
         """A kernel by id or name; one that is being destroyed does not count any more."""
-        return self.registry.find(wanted, besides=self._ending)
+        found = self.registry.find(wanted, besides=self._ending)
+        link = self._by_kernel.get(found["kernel_id"]) if found else None
+        if link is not None:
+            link.poll()  # its warden may have told of a change that we have not read yet
+            found = self.registry.find(wanted, besides=self._ending)
+        return found
 
     def _known(self, wanted: str) -> Record:
         record = self._find(wanted)
@@ -474,6 +507,8 @@ class Keeper:
         reply({"record": self._known(str(frame["kernel"]))})
 
     def _op_list(self, frame: Frame, reply: Reply) -> None:
+        for family in list(self._families):
+            family.poll()
         records = sorted(self.registry.kernels.values(), key=lambda record: record["created_at"])
         if not frame.get("refresh") or not records:
             reply({"kernels": records, "problem": self.registry.problem})

@@ -69,6 +69,7 @@ class FamilyLink:
     ) -> None:
         self.pid = 0
         self.kernel_ids: set[str] = set()
+        self.adopted = False  # found by a later keeper, and no child of its roots
         self.reserved = ""  # the id its first kernel will have: a spare is given one ahead
         self.warm = False  # it listens there, and needs nothing but to be told whose it is
         self.notes: list[str] = []

@@ -6,6 +6,7 @@ are kept (errors live at the end); a progress bar that redraws its line counts o
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from typing import Any
 
@@ -139,11 +140,14 @@ def bounded(text: str, limit: int) -> str:
 
 def bounded_error(error: dict[str, Any], limit: int) -> dict[str, Any]:
     """An error whose message and traceback, too, fit a context window."""
-    lines = error["traceback"]
-    whole = "\n".join(lines)
-    if len(whole) > limit:
-        lines = bounded(whole, limit).split("\n")
+    lines = bounded_lines(error["traceback"], limit)
     return {**error, "evalue": bounded(error["evalue"], limit), "traceback": lines}
+
+
+def bounded_lines(lines: list[str], limit: int) -> list[str]:
+    """The lines of a traceback, head and tail of them if they are too many."""
+    whole = "\n".join(lines)
+    return bounded(whole, limit).split("\n") if len(whole) > limit else lines
 
 
 class _Stream:
@@ -175,10 +179,13 @@ class Digest:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._streams: dict[tuple[str, bool], _Stream] = {}
-        self._items: list[tuple[int, dict[str, Any]]] = []
+        self._items: deque[tuple[int, int, dict[str, Any]]] = deque()  # order, size, item
+        self._size = 0
         self._order = 0
         self._return_value: str | None = None
         self.cut_value = False
+        self.cut_error = False
+        self.left_out = 0
 
     @property
     def cut_stream(self) -> bool:
@@ -203,12 +210,18 @@ class Digest:
                 item["text"] = "\n".join(item["data"]["traceback"])
             elif item["text"] is None:
                 item["text"] = item["data"].get("text/plain")
-            self._items.append((self._order, item))
+            self._show(item)
+
+    def stderr_tail(self) -> str:
+        """The last that was written to stderr, some lines of it."""
+        stream = self._streams.get(("stderr", False))
+        text = "".join(text for _, text in stream.finish()) if stream else ""
+        return "\n".join(text.rstrip("\n").split("\n")[-_TAIL_LINES:])
 
     def finish(self) -> dict[str, Any]:
         """``output``, ``stderr``, ``return_value``, ``outputs`` and ``truncated``."""
         texts = {"stdout": "", "stderr": ""}
-        items = list(self._items)
+        items = [(order, item) for order, _, item in self._items]
         for (name, apart), stream in self._streams.items():
             pieces = stream.finish()
             if not apart:
@@ -220,18 +233,54 @@ class Digest:
             "stderr": texts["stderr"],
             "return_value": self._return_value,
             "outputs": _joined([item for _, item in items]),
-            "truncated": self.cut_value or self.cut_stream,
+            "truncated": bool(self.cut_value or self.cut_error or self.left_out or self.cut_stream),
         }
+
+    def _show(self, item: dict[str, Any]) -> None:
+        """The latest are kept: a plot that is drawn again and again must not fill our memory."""
+        size = _size(item)
+        self._items.append((self._order, size, item))
+        self._size += size
+        while self._size > MOST_SHOWN or len(self._items) > MOST_ITEMS:
+            if len(self._items) == 1:
+                # One that is too large by itself: its words are kept.
+                order, size, item = self._items.pop()
+                item["data"] = {"text/plain": bounded(str(item["text"] or ""), self._limit)}
+                item["metadata"] = {}
+                self._size += _size(item) - size
+                self._items.append((order, _size(item), item))
+                self.left_out += 1
+                return
+            self._size -= self._items.popleft()[1]
+            self.left_out += 1
 
     def _bounded(self, kind: str, data: dict[str, Any]) -> dict[str, Any]:
         """The representations of a value, with plain text held to the limit as well."""
         if kind == "error":
-            return bounded_error(data, self._limit)
+            bounded_data = bounded_error(data, self._limit)
+            self.cut_error = self.cut_error or bounded_data != data
+            return bounded_data
         plain = data.get("text/plain")
         if not isinstance(plain, str) or len(plain) <= self._limit:
             return data
         self.cut_value = True
         return {**data, "text/plain": bounded(plain, self._limit)}
+
+
+MOST_SHOWN = 32 * 1024 * 1024
+"""Bytes, about: of displays, values and errors in one result."""
+
+MOST_ITEMS = 5_000
+_TAIL_LINES = 20
+
+
+def _size(item: dict[str, Any]) -> int:
+    """About what it takes up: strings by their length, the rest as JSON."""
+    total = 200
+    for part in (item["data"], item["metadata"]):
+        for value in part.values():
+            total += len(value) if isinstance(value, str) else len(json.dumps(value, default=str))
+    return total
 
 
 _SHOWN = {
@@ -247,6 +296,7 @@ _SHOWN = {
 def _joined(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Neighbouring pieces of one stream as one item."""
     joined: list[dict[str, Any]] = []
+    pieces: list[str] = []  # of the last item: added to a string one by one, cost grows with size
     for item in items:
         last = joined[-1] if joined else None
         if (
@@ -255,7 +305,12 @@ def _joined(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
             and last["name"] == item["name"]
             and last["metadata"] == item["metadata"]
         ):
-            last["text"] += item["text"]
-        else:
-            joined.append(item)
+            pieces.append(item["text"])
+            continue
+        if len(pieces) > 1 and last is not None:
+            last["text"] = "".join(pieces)
+        joined.append(item)
+        pieces = [item["text"]]
+    if len(pieces) > 1:
+        joined[-1]["text"] = "".join(pieces)
     return joined

@@ -5,12 +5,39 @@ Frames come from where user code runs, so nothing in them is taken for granted.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from kernelbox.spool import Event
 from kernelbox.wire import Frame
 
-_COMM_FIELDS = ("msg_type", "content", "metadata", "buffers")
+_LEAST_WEIGHT = 50
+
+# What only our own code in the interpreter says, and how: anything else was forged. The fields of
+# displays, values and comms come from users' objects; those are made to fit instead.
+_OUR_WORDS: dict[str, dict[str, type]] = {
+    "answer": {"content": dict},
+    "done": {"error": dict, "payload": list, "user_expressions": dict},
+    "forked": {"notes": list},
+    "hello": {"pid": int},
+}
+
+
+class Nonsense(ValueError):
+    """A frame that no interpreter of ours would send."""
+
+
+def check(frame: Frame) -> None:
+    """Raise :class:`Nonsense` if a frame is not of the shape that its ``op`` has."""
+    op = frame.get("op")
+    if not isinstance(op, str):
+        raise Nonsense("a frame without an op")
+    for name, wanted in _OUR_WORDS.get(op, {}).items():
+        value = frame.get(name)
+        if value is not None and not isinstance(value, wanted):
+            raise Nonsense(f"{name!r} of {op!r} is a {type(value).__name__}")
+    if op == "done":
+        frame["execution_count"] = _count(frame)  # users do assign to the shell's
 
 
 def event_of(frame: Frame) -> Event | None:
@@ -21,7 +48,7 @@ def event_of(frame: Frame) -> Event | None:
             return _bundle("update_display_data" if update else "display_data", frame)
         case "result":
             event = _bundle("execute_result", frame)
-            event["execution_count"] = frame.get("execution_count")
+            event["execution_count"] = _count(frame)
             return event
         case "error":
             error = clean_error(frame)
@@ -29,12 +56,21 @@ def event_of(frame: Frame) -> Event | None:
         case "clear":
             return {"kind": "clear_output", "metadata": {"wait": bool(frame.get("wait"))}}
         case "comm":
-            return {"kind": "comm", **{key: frame.get(key) for key in _COMM_FIELDS}}
+            buffers = frame.get("buffers")
+            return {
+                "kind": "comm",
+                "msg_type": str(frame.get("msg_type")),
+                "content": _dict(frame, "content"),
+                "metadata": _dict(frame, "metadata"),
+                "buffers": list(map(str, buffers)) if isinstance(buffers, list) else [],
+            }
     return None
 
 
-def clean_error(error: dict[str, Any]) -> dict[str, Any]:
+def clean_error(error: object) -> dict[str, Any]:
     """An error with the three fields that every error has, each of its type."""
+    if not isinstance(error, dict):
+        error = {}
     traceback = error.get("traceback")
     return {
         "ename": str(error.get("ename") or "Error"),
@@ -44,15 +80,42 @@ def clean_error(error: dict[str, Any]) -> dict[str, Any]:
 
 
 def weight(event: Event) -> int:
-    """About how many characters an event holds."""
-    data: dict[str, Any] = event.get("data") or {}
-    parts = (event.get("text"), *data.values())
-    return sum(len(part) for part in parts if isinstance(part, str))
+    """About how many characters an event holds, whatever field they are in."""
+    metadata = event.get("metadata") or {}
+    total = sum(
+        _weight(part)
+        for part in (
+            event.get("text"),
+            *(event.get("data") or {}).values(),
+            # The kernel's own mark comes and goes, and the weight must stay.
+            *(value for name, value in metadata.items() if name != "background"),
+            event.get("transient"),
+        )
+    )
+    return max(total, _LEAST_WEIGHT)  # many empty ones are not nothing
+
+
+def _weight(part: Any) -> int:
+    if part is None:
+        return 0
+    return len(part) if isinstance(part, str) else len(json.dumps(part, default=str))
 
 
 def _bundle(kind: str, frame: Frame) -> Event:
-    data = frame.get("data") if isinstance(frame.get("data"), dict) else {}
-    event: Event = {"kind": kind, "data": data, "metadata": frame.get("metadata") or {}}
-    if frame.get("transient"):
-        event["transient"] = frame["transient"]
+    data = _dict(frame, "data")
+    if not isinstance(data.get("text/plain", ""), str):
+        data["text/plain"] = str(data["text/plain"])
+    event: Event = {"kind": kind, "data": data, "metadata": _dict(frame, "metadata")}
+    if transient := _dict(frame, "transient"):
+        event["transient"] = transient
     return event
+
+
+def _dict(frame: Frame, name: str) -> dict[str, Any]:
+    value = frame.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def _count(frame: Frame) -> int | None:
+    count = frame.get("execution_count")
+    return count if isinstance(count, int) else None

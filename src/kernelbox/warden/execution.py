@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kernelbox.spool import Event, Spool
-from kernelbox.warden.digest import Digest
+from kernelbox.warden.digest import Digest, bounded
+
+_MOST_LEFT = 100_000
 
 Result = dict[str, Any]
 Subscriber = Callable[[int, Event], None]
@@ -81,6 +83,10 @@ class Execution:
         notes = list(self.notes)
         if self.digest.cut_stream:
             notes.append(f"output was cut; output(kernel, {self.id!r}) reads all of it")
+        if self.digest.cut_error:
+            notes.append("an error's text was cut")
+        if self.digest.left_out:
+            notes.append(f"{self.digest.left_out:,} displays were left out: too many, or too large")
         if self.digest.cut_value:
             notes.append("a value was cut; it is whole in the kernel (the last one is _)")
         if self.spool is not None and self.spool.failure:
@@ -104,4 +110,17 @@ def failed(ename: str, evalue: str, *, status: str = "error") -> Result:
     return {
         "status": status,
         "error": {"ename": ename, "evalue": evalue, "traceback": [f"{ename}: {evalue}"]},
+    }
+
+
+def without_bulk(result: Result) -> Result:
+    """A result that is too large to be sent at all, down to what surely is not."""
+    return {
+        **result,
+        "output": bounded(str(result.get("output") or ""), _MOST_LEFT),
+        "stderr": bounded(str(result.get("stderr") or ""), _MOST_LEFT),
+        "return_value": bounded(str(result.get("return_value") or ""), _MOST_LEFT) or None,
+        "outputs": [],
+        "truncated": True,
+        "notes": [*result.get("notes", ()), "the result was too large to be sent whole"],
     }

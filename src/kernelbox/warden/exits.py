@@ -10,15 +10,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How a process ended. ``ename`` is the error's name in a result."""
+    """How a process ended. ``ename`` is the error's name in a result; no ``status`` is known of
+    one that nobody could wait for."""
 
-    status: int
+    status: int | None
     cause: str
     ename: str = "KernelDied"
 
     @property
     def code(self) -> int:
-        """As a shell would show it: 128 + n for signal n."""
+        """As a shell would show it: 128 + n for signal n, 255 for what is not known."""
+        if self.status is None:
+            return 255
         if os.WIFSIGNALED(self.status):
             return 128 + os.WTERMSIG(self.status)
         return os.waitstatus_to_exitcode(self.status)
@@ -35,10 +38,16 @@ _SIGNAL_WORDS: dict[int, str] = {
 }
 
 
-def explain(status: int, *, killed_by_us: str | None = None, oom_kills: int = 0) -> Exit:
-    """What happened, from the wait status and what else is known."""
+def explain(status: int | None, *, killed_by_us: str | None = None, oom_kills: int = 0) -> Exit:
+    """What happened, from the wait status (if it is known) and what else is known."""
     if killed_by_us is not None:
         return Exit(status, killed_by_us)
+    if status is None:
+        return Exit(
+            status,
+            "the process ended; its exit status is unknown, because the process that parents it"
+            " did not report",
+        )
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         if number == signal.SIGKILL and oom_kills:

@@ -55,7 +55,7 @@ class Family(Warden):
     def prime(self, frame: Frame, reply: Reply) -> None:
         """Get ready while nobody waits: what a kernel has from its birth, and its first cell."""
         if self.spare is None:
-            return  # it is somebody's already
+            raise BoxError("it is somebody's already")
         self._reservation = reserve(frame)
         self.spare.give_to(_Nobody(lambda: reply({"notes": list(self.notes)})))
         self.spare.send({"op": "prime"})
@@ -93,8 +93,14 @@ class Family(Warden):
             else:
                 # The copy's hello may have come before its parent's word, or comes after it.
                 newcomer.expect(lambda: arrived(notes), fail)
+                self.reactor.call_later(settings.start_timeout, never_came)
+
+        def never_came() -> None:
+            newcomer.give_up(f"the copy said nothing for {settings.start_timeout:g} s")
 
         def arrived(notes: list[str]) -> None:
+            if kernel.bash is not None:
+                notes = [*notes, "the bash session was not carried: the branch gets a new one"]
             identity = {**frame, "parent": kernel.identity.kernel_id, "notes": notes}
             identity.setdefault("cwd", kernel.identity.cwd)
             identity.setdefault("environ", kernel.identity.environ)
@@ -110,7 +116,7 @@ class Family(Warden):
             child.adopt(copy)
             reply({"record": child.record(), "warden": os.getpid()})
 
-        order = ForkOrder(copy, forked)
+        order = ForkOrder(copy, forked, patience=settings.fork_timeout)
 
         def too_late() -> None:
             if kernel.withdraw(order):
@@ -249,5 +255,10 @@ class _Newcomer(_Nobody):
 
     def member_ended(self, member: Member, exit: Exit) -> None:
         self._ended = exit.cause
-        if self._failed is not None:
-            self._failed(exit.cause)
+        self.give_up(exit.cause)
+
+    def give_up(self, why: str) -> None:
+        """Unless it has arrived."""
+        if self._failed is not None and not self._greeted:
+            failed, self._failed, self._arrived = self._failed, None, None
+            failed(why)

@@ -66,7 +66,8 @@ class Warden(ABC):
         self._stub = Peer(self.reactor, control, on_frame=self._stub_said, on_close=lambda: None)
         self._stub_death = os.pidfd_open(stub_pid)
         self.reactor.watch(self._stub_death, self._stub_died)
-        self.keeper: NativeClient | None = self._welcome(request, None)
+        # The keeper, and whoever else asked to be told: nobody can push it aside.
+        self.watchers: set[NativeClient] = {self._welcome(request, None)}
 
     def run(self) -> None:
         for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
@@ -159,6 +160,7 @@ class Warden(ABC):
             environ=dict(frame["environ"]),
             kernel_type=self.kernel_type,
             startup_code=settings.startup_code,
+            start_timeout=settings.start_timeout,
             session_name=frame.get("session_name"),
             tags=frame.get("tags") or {},
             parent=frame.get("parent"),
@@ -211,17 +213,25 @@ class Warden(ABC):
         kernel.shelf.clear()
         for client in [client for client in self._clients if client.owns is kernel]:
             client.hang_up()  # that is how an owner hears of the end
-        if self.keeper is not None:
-            self.keeper.send(
-                {
-                    "event": "ended",
-                    "kernel_id": identity.kernel_id,
-                    "cause": cause,
-                    "epoch": kernel.epoch,
-                }
-            )
+        self._tell_watchers(
+            {
+                "event": "ended",
+                "kernel_id": identity.kernel_id,
+                "cause": cause,
+                "epoch": kernel.epoch,
+            }
+        )
         if not self.households:
             self.end()
+
+    def kernel_changed(self, kernel: Kernel) -> None:
+        """Its namespace is another: who is asked for its record must know, before its caller."""
+        if kernel.identity.kernel_id in self.households:
+            self._tell_watchers({"event": "changed", "record": kernel.record()})
+
+    def _tell_watchers(self, event: Frame) -> None:
+        for watcher in list(self.watchers):
+            watcher.send(event)
 
     def end(self) -> None:
         """End every process of the family, then the warden itself."""
@@ -334,9 +344,9 @@ class Warden(ABC):
 
     def client_left(self, client: NativeClient) -> None:
         self._clients.discard(client)
-        if client is self.keeper:
-            self.keeper = None
-            if self.mortal:
+        if client in self.watchers:
+            self.watchers.discard(client)
+            if self.mortal and not self.watchers:
                 self.end()
         if client.owns is not None:
             self.end_kernel(client.owns, "its owner ended")

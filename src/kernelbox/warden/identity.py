@@ -19,6 +19,7 @@ class Identity:
     environ: dict[str, str]
     kernel_type: str = "python3"
     startup_code: str | None = None
+    start_timeout: float = 60.0
     session_name: str | None = None
     tags: Any = field(default_factory=dict)
     parent: str | None = None

@@ -31,6 +31,7 @@ class ForkOrder:
     copy: PythonMember
     on_fork: Callable[[str | None, list[str]], None]
     deadline: Timer | None = None
+    patience: float = 60.0  # once it has its turn
 
 
 Job = Execution | Question | ForkOrder

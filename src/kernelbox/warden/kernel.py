@@ -12,7 +12,7 @@ from kernelbox.inside import linux
 from kernelbox.reactor import Reactor, Timer
 from kernelbox.spool import Event
 from kernelbox.warden.bash_member import BashMember
-from kernelbox.warden.digest import bounded_error
+from kernelbox.warden.digest import bounded, bounded_error, bounded_lines
 from kernelbox.warden.events import clean_error, event_of, weight
 from kernelbox.warden.execution import Execution, Loss, failed
 from kernelbox.warden.exits import Exit, oom_kills
@@ -24,6 +24,7 @@ from kernelbox.warden.shelf import Shelf
 from kernelbox.wire import Frame
 
 _MOST_BACKGROUND = 100_000
+_STARTUP_MARGIN = 2.0  # of a first start the keeper gives up before
 _KEPT_FOR_THE_NEXT = {"stream", "display_data", "update_display_data", "error"}
 
 
@@ -42,6 +43,7 @@ class Landlord(Protocol):
 
     def start_interpreter(self, kernel: Kernel) -> Member: ...
     def start_bash(self, kernel: Kernel, cwd: str) -> BashMember: ...
+    def kernel_changed(self, kernel: Kernel) -> None: ...
 
 
 class Kernel:
@@ -70,6 +72,7 @@ class Kernel:
         self._background_size = 0
         self._background_dropped = 0
         self._questions = 0
+        self._startup: Execution | None = None  # while it is waited for
 
     # -- asking for things ------------------------------------------------------------------
 
@@ -223,6 +226,12 @@ class Kernel:
         was_ready, self.ready = self.ready, False
         if self.ending:
             return
+        if self._startup is not None:
+            startup, self._startup, self.current = self._startup, None, None
+            startup.on_finish = None
+            self._cancel_timers()
+            self._start_failed(f"the startup code ended the interpreter: {exit.cause}")
+            return
         if not was_ready:
             self._start_failed(f"the interpreter did not come up: {exit.cause}")
             return
@@ -232,6 +241,7 @@ class Kernel:
             # The shell lives; its command goes on, and its result tells of Python's loss.
             self.epoch += 1
             self.loss = loss
+            self.family.kernel_changed(self)
             self._abort_queue(loss)
         else:
             self._lose(loss)
@@ -378,6 +388,15 @@ class Kernel:
         order = {"op": "fork", "token": channel.token, "fds": len(channel.far)}
         self.member.send(order, channel.far)
         channel.close_far()
+        self._timers = [
+            self.family.reactor.call_later(job.patience, lambda: self._fork_too_late(job))
+        ]
+
+    def _fork_too_late(self, job: ForkOrder) -> None:
+        """A hook of the user's hangs in the fork. What waits behind it has timeouts of its own."""
+        if self.current is job:
+            job.on_fork(f"the fork did not end within {job.patience:g} s", [])
+            self._next()
 
     def withdraw(self, job: Job) -> bool:
         """Take a job out of the queue again; False if it has started."""
@@ -389,10 +408,13 @@ class Kernel:
     def _next(self) -> None:
         self.last_used_at = time.time()
         self.current = None
+        self._cancel_timers()
+        self._pump()
+
+    def _cancel_timers(self) -> None:
         for timer in self._timers:
             timer.cancel()
         self._timers = []
-        self._pump()
 
     # -- how jobs end -----------------------------------------------------------------------
 
@@ -401,6 +423,9 @@ class Kernel:
         outcome: dict[str, Any]
         if job.timed_out:
             outcome = failed("TimeoutError", self._timeout_words(job), status="timeout")
+            where = clean_error(frame.get("error") or job.error or {})["traceback"][:-1]
+            lines = outcome["error"]["traceback"]
+            outcome["error"]["traceback"] = bounded_lines([*where, *lines], job.limit)
         elif frame.get("ok"):
             outcome = {"status": "success", "error": None}
         else:
@@ -432,7 +457,11 @@ class Kernel:
         elif job.cancelled and exit_code:
             outcome = failed("KeyboardInterrupt", job.cancelled)
         elif exit_code:
-            outcome = failed("BashError", f"the command ended with exit code {exit_code}")
+            words = f"the command ended with exit code {exit_code}"
+            outcome = failed("BashError", words)
+            if said := job.digest.stderr_tail():
+                # What a model that is to repair it wants to read.
+                outcome["error"]["traceback"].insert(0, bounded(said, job.limit))
         else:
             outcome = {"status": "success", "error": None}
         self._finish(job, {**outcome, "exit_code": exit_code})
@@ -493,25 +522,34 @@ class Kernel:
         if not code:
             self._became_ready(None)
             return
-        startup = Execution(
-            "startup", code, internal=True, store_history=False, on_finish=self._startup_finished
+        self._startup = Execution(
+            "startup",
+            code,
+            internal=True,
+            store_history=False,
+            timeout=self.identity.start_timeout + _STARTUP_MARGIN,
+            on_finish=self._startup_finished,
         )
         self.ready = True
-        self._queue.appendleft(startup)
+        self._queue.appendleft(self._startup)
         self._pump()
 
     def _startup_finished(self, result: dict[str, Any]) -> None:
+        self._startup = None
         failure = None
         if result["status"] != "success":
             error = result.get("error") or {}
-            failure = f"the startup code failed: {error.get('ename')}: {error.get('evalue')}"
+            failure = (
+                f"the startup code (KERNELBOX_STARTUP_CODE) failed: "
+                f"{error.get('ename')}: {error.get('evalue')}"
+            )
         self._became_ready(failure)
 
     def _became_ready(self, failure: str | None) -> None:
         self.ready = True
         waiters = self._take_waiters()
         if failure and not waiters:
-            self.identity.notes.append(failure)
+            self.identity.note(failure)
         for callback in waiters:
             callback(failure)
         self._pump()
@@ -539,10 +577,9 @@ class Kernel:
     def _lose(self, loss: Loss) -> None:
         self.epoch += 1
         self.loss = loss
+        self.family.kernel_changed(self)
         job, self.current = self.current, None
-        for timer in self._timers:
-            timer.cancel()
-        self._timers = []
+        self._cancel_timers()
         if isinstance(job, Execution):
             self._lost_while_running(job, loss)
         elif isinstance(job, Question):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import string
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from glob import escape, glob
 
 from kernelbox.errors import Unsupported
 
@@ -66,20 +68,20 @@ def find(name: str) -> Kernelspec:
     try:
         from jupyter_client import kernelspec
     except ImportError:
+        installed = _installed(os.environ)
+        known = name in installed
+        what = f"kernel type {name!r} is not ours." if known else _none_named(name, installed)
         raise Unsupported(
-            f"kernel type {name!r} is not ours, and foreign kernels need jupyter_client. "
-            'From KernelBox\'s repository: pip install "kernelbox[foreign]"'
+            f"{what} Kernels of others need jupyter_client, which {sys.executable!r} does not have."
+            ' From next to KernelBox\'s repository: pip install "./kernelbox[foreign]"'
         ) from None
     # Without a native kernel of its own: `python3` is ours.
     manager = kernelspec.KernelSpecManager(ensure_native_kernel=False)
     try:
         spec = manager.get_kernel_spec(name)
     except (kernelspec.NoSuchKernel, ValueError, OSError):
-        installed = {IPYKERNEL, *manager.find_kernel_specs()} - {OURS}
-        listed = ", ".join(repr(other) for other in sorted(installed))
         raise Unsupported(
-            f"no kernelspec named {name!r} is installed. KERNELBOX_KERNEL_TYPE may be "
-            f"{OURS!r} (our own kernel) or one of: {listed}. "
+            f"{_none_named(name, manager.find_kernel_specs())} "
             "`jupyter kernelspec list` shows where they are."
         ) from None
     provisioner = (spec.metadata.get("kernel_provisioner") or {}).get("provisioner_name")
@@ -98,8 +100,36 @@ def find(name: str) -> Kernelspec:
     )
 
 
+def _none_named(name: str, installed: Iterable[str]) -> str:
+    ours = {IPYKERNEL} if _has_ipykernel() else set()
+    listed = ", ".join(repr(other) for other in sorted({*installed, *ours} - {OURS}))
+    others = f" or one of: {listed}" if listed else "; there are no others here"
+    return (
+        f"no kernelspec named {name!r} is installed. KERNELBOX_KERNEL_TYPE may be "
+        f"{OURS!r} (our own kernel){others}."
+    )
+
+
+def _installed(environ: Mapping[str, str]) -> set[str]:
+    """Names of kernelspecs, looked for where Jupyter would if it were here."""
+    share = environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")
+    folders = [
+        *filter(None, environ.get("JUPYTER_PATH", "").split(os.pathsep)),
+        environ.get("JUPYTER_DATA_DIR") or os.path.join(share, "jupyter"),
+        os.path.join(sys.prefix, "share", "jupyter"),
+        "/usr/local/share/jupyter",
+        "/usr/share/jupyter",
+    ]
+    specs = (path for folder in folders for path in glob(f"{escape(folder)}/kernels/*/kernel.json"))
+    return {os.path.basename(os.path.dirname(path)).lower() for path in specs}
+
+
+def _has_ipykernel() -> bool:
+    return importlib.util.find_spec("ipykernel_launcher") is not None
+
+
 def _ipykernel() -> Kernelspec:
-    if importlib.util.find_spec("ipykernel_launcher") is None:
+    if not _has_ipykernel():
         raise Unsupported(
             f"kernel type 'ipykernel' needs ipykernel in {sys.executable!r}: pip install ipykernel"
         )

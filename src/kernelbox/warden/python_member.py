@@ -5,16 +5,23 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
+import traceback
 
 from kernelbox.inside.channel import Channel, open_channel
 from kernelbox.inside.interpreter import DUMP_SIGNAL
-from kernelbox.reactor import Peer, Reactor
+from kernelbox.reactor import Peer, Reactor, Timer
+from kernelbox.warden.events import check
 from kernelbox.warden.exits import Exit, explain
 from kernelbox.warden.member import MemberOwner
 from kernelbox.warden.streams import Streams
 from kernelbox.wire import Frame
 
 _EXIT_PATIENCE = 1.0
+_REPORT_PATIENCE = 2.0
+_LONGEST_STACK = 1 << 18
+_LARGEST_PIPE = 1 << 20
+_NONSENSE = "killed: it spoke nonsense on the kernel's private socket"
 
 
 class PythonMember:
@@ -35,6 +42,10 @@ class PythonMember:
         self.oom_before = 0
         self._entering = False
         self._interrupt_due = False
+        self._distrusted = False
+        self._stack_room = 0
+        self._death = -1  # a pidfd
+        self._report_due: Timer | None = None
         self.channel = channel = channel or open_channel()
         self._dump = channel.dump
         self._peer = Peer(
@@ -43,6 +54,7 @@ class PythonMember:
             on_frame=self._arrived,
             on_close=self._lifeline_closed,
             ancillary=True,
+            most_fds=0,  # it has none to give us
         )
         self._streams = Streams(
             reactor,
@@ -51,6 +63,7 @@ class PythonMember:
             on_text=lambda name, text: self._owner.member_printed(self, name, text),
             on_frame=self._said,
             poll_frames=self._peer.poll,
+            pause_frames=self._peer.pause,
         )
 
     def give_to(self, owner: MemberOwner) -> None:
@@ -63,8 +76,8 @@ class PythonMember:
 
     def is_running_as(self, pid: int) -> None:
         """The stub, whose pids are ours, has forked it; it may not have come to its senses yet."""
-        self.inner_pid = self.pid = pid
         self.forked = True
+        self._has_pid(pid)
         self._owner.member_started(self)
 
     def catch_up(self) -> None:
@@ -92,8 +105,11 @@ class PythonMember:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
 
-    def exited(self, status: int, *, oom_kills: int = 0) -> None:
-        """The stub has reaped it. Its last words are still in the pipes: take them first."""
+    def exited(self, status: int | None, *, oom_kills: int = 0) -> None:
+        """The stub has reaped it; no status: it is dead, and the stub does not say how.
+
+        Its last words are still in the pipes: take them first.
+        """
         if self.ended is not None:
             return
         self.ended = explain(status, killed_by_us=self.killed_by_us, oom_kills=oom_kills)
@@ -104,6 +120,9 @@ class PythonMember:
     def close(self) -> None:
         self._peer.close()
         self._streams.close()
+        if self._report_due is not None:
+            self._report_due.cancel()
+        self._close_death()
         if self._dump >= 0:
             os.close(self._dump)
             self._dump = -1
@@ -112,42 +131,131 @@ class PythonMember:
         """Ask for a dump of every thread's stack; False where the process would not survive it."""
         if not self.pid or self.ended is not None or not _catches(self.pid, DUMP_SIGNAL):
             return False
-        self.read_stack()  # forget what an earlier request left behind
+        self._read_dump()  # forget what an earlier request left behind
+        self._stack_room = _LONGEST_STACK
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, DUMP_SIGNAL)
             return True
         return False
 
     def read_stack(self) -> str:
-        """What has been dumped since the request."""
+        """What has been dumped since the request; no more than a stack of any sense is long."""
+        dump = self._read_dump()[: self._stack_room]
+        self._stack_room -= len(dump)
+        return dump.decode("utf-8", "replace")
+
+    def _read_dump(self) -> bytes:
+        """All that the pipe held when we came; it is the cell's, and may be full again by then."""
         parts = []
+        taken = 0
         with contextlib.suppress(OSError):
-            while data := os.read(self._dump, 1 << 16):
+            while taken < _LARGEST_PIPE and (data := os.read(self._dump, 1 << 16)):
                 parts.append(data)
-        return b"".join(parts).decode("utf-8", "replace")
+                taken += len(data)
+        return b"".join(parts)
+
+    # -- what it says ------------------------------------------------------------------------
 
     def _arrived(self, frame: Frame) -> None:
+        if frame.get("op") == "hello":
+            frame["sender"] = self._peer.sender_pid  # who it is, whatever it says
         self._streams.take_frame(frame)
 
     def _said(self, frame: Frame) -> None:
-        if frame.get("op") == "hello":
-            self.inner_pid = int(frame.get("pid", 0))
-            self.pid = self._peer.sender_pid
-        elif frame.get("op") in ("running", "done"):
+        """Its words, which user code may have put in its mouth. If they make anybody here fail,
+        that is the end of this one and of nobody else."""
+        if self._distrusted:
+            return
+        try:
+            check(frame)
+            self._heard(frame)
+        except Exception:  # noqa: BLE001
+            # It may as well be a bug of ours: then this is how we get to know.
+            sys.stderr.write(f"kernelbox: a frame of process {self.pid} was no good:\n")
+            sys.stderr.write(traceback.format_exc())
+            sys.stderr.flush()
+            self._distrust()
+
+    def _distrust(self) -> None:
+        self._distrusted = True
+        self.kill(self.killed_by_us or _NONSENSE)
+
+    def _heard(self, frame: Frame) -> None:
+        if frame["op"] == "hello":
+            if not self._greeted_by(frame["sender"]):
+                return
+        elif frame["op"] in ("running", "done"):
             self._entering = False
             if self._interrupt_due and frame["op"] == "running":
                 self._interrupt_due = False
                 self.interrupt()
         self._owner.member_said(self, frame)
 
+    def _greeted_by(self, pid: int) -> bool:
+        """Whether a hello is news: the first word of a copy, which no stub tells of.
+
+        Any process that has the lifeline can say it, and root can name any pid; but only one
+        whose parent is our stub can be a member.
+        """
+        if self.forked or self.pid or _parent(_parent(pid)) != os.getpid():
+            return False
+        self._has_pid(pid)
+        return True
+
     def _lifeline_closed(self) -> None:
         """Not yet a death: the stub's report is. One that never comes means a cell closed it."""
-        if self.ended is None:
+        if self._peer.garbled:
+            self._distrust()
+        elif self.ended is None:
             self._reactor.call_later(_EXIT_PATIENCE, self._lifeline_given_up)
 
     def _lifeline_given_up(self) -> None:
-        if self.ended is None:
+        if self.ended is None and self._report_due is None:
             self.kill("the cell closed the kernel's private descriptors; it could not be reached")
+
+    # -- its death, if the stub is silent ----------------------------------------------------
+
+    def _has_pid(self, pid: int) -> None:
+        if pid != self.pid:
+            self.inner_pid = self.pid = pid
+            self._close_death()
+            try:
+                self._death = os.pidfd_open(pid)
+            except ProcessLookupError:
+                self._died()  # reaped already: a report is on its way, or was nobody's
+            except OSError:
+                pass  # no descriptors left: the stub's report has to do
+            else:
+                self._reactor.watch(self._death, self._died)
+        if self.killed_by_us is not None:
+            self.kill(self.killed_by_us)  # that was before there was anybody to kill
+
+    def _close_death(self) -> None:
+        if self._death >= 0:
+            self._reactor.forget(self._death)
+            os.close(self._death)
+            self._death = -1
+
+    def _died(self) -> None:
+        """The stub's report says how, and comes at once, unless a cell has stopped the stub."""
+        if self._death >= 0:
+            self._reactor.forget(self._death)
+        self._report_due = self._reactor.call_later(_REPORT_PATIENCE, self._wake_stub)
+
+    def _wake_stub(self) -> None:
+        # Not reaped, so its pid is still its own, and its parent is the one that should reap it.
+        stub = _parent(self.pid)
+        if _parent(stub) == os.getpid():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(stub, signal.SIGCONT)
+        self._report_due = self._reactor.call_later(_EXIT_PATIENCE, lambda: self.exited(None))
+
+
+def _parent(pid: int) -> int:
+    """The parent of a process; 0 if there is no such process, or it is not to be known."""
+    with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/stat") as file:
+        return int(file.read().rpartition(")")[2].split()[1])
+    return 0
 
 
 def _catches(pid: int, number: int) -> bool:

@@ -72,6 +72,7 @@ class _Scene:
                 "address": address,
                 "draft": os.path.join(runtime, "draft.json"),
                 "connection_file": os.path.join(runtime, f"kernel-{self._kernel_id}.json"),
+                "spool": os.path.join(runtime, f"spool-{self._kernel_id}"),
             }
         )
         turn()

@@ -1,4 +1,4 @@
-"""What a spare has ready before it is anybody's: ports, a listening socket, a connection file."""
+"""What a spare has ready before it is anybody's: ports, a socket, a folder, a connection file."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ class Reservation:
     address: str
     draft: str
     connection_file: str
+    spool: str
     ports: Ports
     listener: socket.socket
     ports_taken: bool = False
@@ -56,6 +57,8 @@ class Reservation:
             self.listener.close()
             with contextlib.suppress(OSError):
                 os.unlink(self.address)
+            with contextlib.suppress(OSError):
+                os.rmdir(self.spool)
         if not self.ports_taken:
             self.ports.close()
 
@@ -68,8 +71,17 @@ def reserve(frame: Frame) -> Reservation:
     except OSError:  # the keeper has left, and taken the folder along
         ports.close()
         raise
-    made = Reservation(frame["address"], frame["draft"], frame["connection_file"], ports, listener)
+    made = Reservation(
+        frame["address"],
+        frame["draft"],
+        frame["connection_file"],
+        frame["spool"],
+        ports,
+        listener,
+    )
     try:
+        # On a full disk it must come to light now that there was no room for it.
+        os.makedirs(made.spool, mode=0o700, exist_ok=True)
         write_private(made.draft, ports.info)
     except OSError:
         made.discard()

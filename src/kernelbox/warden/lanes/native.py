@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from kernelbox.errors import BoxError, EpochMismatch, KernelNotFound, to_wire
 from kernelbox.reactor import Peer
 from kernelbox.spool import Event
-from kernelbox.warden.execution import Execution, Result
+from kernelbox.warden.execution import Execution, Result, without_bulk
 from kernelbox.warden.member import cell_stack
-from kernelbox.wire import Frame, build_id
+from kernelbox.wire import Frame, GarbledFrame, build_id
 
 if TYPE_CHECKING:
     from kernelbox.warden.household import Warden
@@ -57,7 +57,7 @@ class Follower:
                 self._next = number + 1
         if self._result is not None and (spool is None or self._next >= spool.count):
             self._client.followers.discard(self)
-            self._client.send({"id": self._request, "result": self._result})
+            self._client.send_result(self._request, self._result)
             self._result = None
 
     def stop(self) -> None:
@@ -85,6 +85,13 @@ class NativeClient:
 
     def send(self, frame: Frame) -> None:
         self._peer.send(frame)
+
+    def send_result(self, request: Any, result: Result) -> None:
+        """Whatever is in it, a caller who waits for a result gets one."""
+        try:
+            self.send({"id": request, "result": result})
+        except GarbledFrame:
+            self.send({"id": request, "result": without_bulk(result)})
 
     def close(self) -> None:
         """Hang up without telling the family."""
@@ -164,7 +171,7 @@ class NativeClient:
             elif follower is not None:
                 follower.result(result)
             else:
-                self.send({"id": request, "result": result})
+                self.send_result(request, result)
 
         def wants_input(prompt: str, password: bool) -> None:
             self.send({"id": request, "input": {"prompt": prompt, "password": password}})
@@ -283,7 +290,7 @@ class NativeClient:
 
     def _op_watch(self, request: Any, frame: Frame) -> None:
         """A keeper introduces itself; it is told of every end from now on."""
-        self._family.keeper = self
+        self._family.watchers.add(self)
         records = [house.kernel.record() for house in self._family.households.values()]
         settings = self._family.settings
         import os
@@ -298,13 +305,20 @@ class NativeClient:
             },
         )
 
+    def _only_for_keepers(self) -> None:
+        if self not in self._family.watchers:
+            raise BoxError("only a keeper may ask that")
+
     def _op_prime(self, request: Any, frame: Frame) -> None:
+        self._only_for_keepers()
         self._family.prime(frame, lambda content: self._reply(request, content))
 
     def _op_become(self, request: Any, frame: Frame) -> None:
+        self._only_for_keepers()
         self._family.become(frame, lambda content: self._reply(request, content))
 
     def _op_branch(self, request: Any, frame: Frame) -> None:
+        self._only_for_keepers()
         kernel = self._target({"kernel_id": frame["source"]})
         self._family.branch(kernel, frame, lambda content: self._reply(request, content))
 
@@ -319,6 +333,7 @@ class NativeClient:
         self._family.end_kernel(kernel, str(frame.get("cause") or "destroyed"))
 
     def _op_retire(self, request: Any, frame: Frame) -> None:
+        self._only_for_keepers()
         kernel = self._target(frame)
         self._family.retire_if_idle(
             kernel, float(frame["idle"]), lambda content: self._reply(request, content)
@@ -341,8 +356,9 @@ def _mismatch(expected: Any, kernel: Kernel) -> EpochMismatch:
     loss = kernel.loss
     why = f" ({loss.cause})" if loss else ""
     name, epoch = kernel.identity.name, kernel.epoch
+    what = f"its namespace was replaced{why}" if expected < epoch else "it has not come to that yet"
     return EpochMismatch(
-        f"kernel {name!r} is at epoch {epoch}, not {expected}: its namespace was replaced{why}. "
+        f"kernel {name!r} is at epoch {epoch}, not {expected}: {what}. "
         f"Nothing was run. Rebuild the state, then send expect_epoch={epoch}.",
         expected=expected,
         epoch=kernel.epoch,
