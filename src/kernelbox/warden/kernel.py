@@ -73,6 +73,7 @@ class Kernel:
         self._background_dropped = 0
         self._questions = 0
         self._startup: Execution | None = None  # while it is waited for
+        self._handed_out = False
 
     # -- asking for things ------------------------------------------------------------------
 
@@ -189,7 +190,9 @@ class Kernel:
         Startup code is waited for, because it may fail.
         """
         if member is self.member and not self.identity.startup_code:
-            for callback in self._take_waiters():
+            waiters = self._take_waiters()
+            self._handed_out = bool(waiters)  # its death from now on is a loss, not a bad start
+            for callback in waiters:
                 callback(None)
 
     def member_said(self, member: Member, frame: Frame) -> None:
@@ -232,7 +235,8 @@ class Kernel:
             self._cancel_timers()
             self._start_failed(f"the startup code ended the interpreter: {exit.cause}")
             return
-        if not was_ready:
+        handed_out, self._handed_out = self._handed_out, False
+        if not was_ready and not handed_out:
             self._start_failed(f"the interpreter did not come up: {exit.cause}")
             return
         loss = Loss("lost", exit.cause, exit.ename)
