@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,10 @@ from kernelbox import Box, Settings
 from kernelbox.keeper.home import Home, locate
 
 DEADLINE = 20.0
+
+# Whoever runs the tests with nohup or in the background has us, and all we start, ignore these.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def wait_until(condition: Callable[[], object], *, what: str, seconds: float = DEADLINE) -> None:

@@ -196,7 +196,7 @@ def test_seed_002_the_signature_of_retry(play: Play) -> None:
         + """
 from kernelbox import execute_with_retry
 code = "'spelled out'"
-on_error_fn = None
+on_error_fn = lambda result, attempt: None
 
 result = execute_with_retry(
     kernel,
