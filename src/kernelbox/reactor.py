@@ -16,11 +16,10 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from kernelbox.wire import Decoder, Frame, GarbledFrame, encode
+from kernelbox.wire import READ_SIZE, Decoder, Frame, GarbledFrame, encode
 
 Callback = Callable[[], None]
 
-READ_SIZE = 1 << 18
 _POLL_SIZE = 1 << 19
 """What one poll takes at most: more than a socket holds, and little enough to be done with."""
 _CREDENTIALS = struct.Struct("3i")

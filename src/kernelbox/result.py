@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeVar
 
 Status = Literal["success", "error", "timeout", "max_attempts_exceeded"]
@@ -14,7 +14,7 @@ _T = TypeVar("_T")
 
 def _known(cls: type[_T], values: Mapping[str, Any]) -> dict[str, Any]:
     """The entries that ``cls`` has fields for: a newer peer may send more."""
-    names = {field.name for field in fields(cls)}  # type: ignore[arg-type]
+    names = cls.__dataclass_fields__  # type: ignore[attr-defined]
     return {name: value for name, value in values.items() if name in names}
 
 

@@ -14,7 +14,7 @@ from kernelbox.client.calls import Ask, Effect, Pause, StartKeeper
 from kernelbox.client.conversation import Answer, ConnectionLost, Conversation
 from kernelbox.client.peers import check_peer
 from kernelbox.keeper.launch import ensure_keeper
-from kernelbox.wire import Frame
+from kernelbox.wire import READ_SIZE, Frame
 
 _T = TypeVar("_T")
 _CONNECT_PATIENCE = 30.0
@@ -76,7 +76,7 @@ async def send(sock: socket.socket, data: bytes) -> None:
 
 async def receive(sock: socket.socket) -> bytes:
     try:
-        return await asyncio.get_running_loop().sock_recv(sock, 1 << 18)
+        return await asyncio.get_running_loop().sock_recv(sock, READ_SIZE)
     except OSError as error:
         raise ConnectionLost(str(error), connected=True) from None
 

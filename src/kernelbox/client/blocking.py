@@ -16,7 +16,7 @@ from kernelbox.client.calls import Ask, Effect, Pause, StartKeeper
 from kernelbox.client.conversation import Answer, ConnectionLost, Conversation, Item
 from kernelbox.client.peers import LONGEST_PATIENCE, check_peer
 from kernelbox.keeper.launch import ensure_keeper
-from kernelbox.wire import Frame
+from kernelbox.wire import READ_SIZE, Frame
 
 _T = TypeVar("_T")
 _MOST_IDLE = 64
@@ -121,7 +121,7 @@ def converse(sock: socket.socket, conversation: Conversation) -> Iterator[Item]:
     try:
         sock.sendall(conversation.opening())
         while not conversation.over:
-            yield from conversation.feed(sock.recv(1 << 18))
+            yield from conversation.feed(sock.recv(READ_SIZE))
     except TimeoutError:
         raise ConnectionLost("no answer in time", connected=True, late=True) from None
     except OSError as error:

@@ -10,7 +10,7 @@ from typing import Any
 
 from kernelbox.inside.interrupts import Interrupts
 from kernelbox.inside.outlets import Outlets
-from kernelbox.wire import Decoder, Frame, encode
+from kernelbox.wire import READ_SIZE, Decoder, Frame, encode
 
 _MAX_FDS = 8
 
@@ -70,7 +70,7 @@ class Lifeline:
             while not self._frames:
                 if self._sock is None:
                     raise LifelineClosed("closed by a fork")
-                data, fds, _, _ = socket.recv_fds(self._sock, 1 << 18, _MAX_FDS)
+                data, fds, _, _ = socket.recv_fds(self._sock, READ_SIZE, _MAX_FDS)
                 if not data:
                     raise LifelineClosed("the warden is gone")
                 self._fds += fds

@@ -18,7 +18,7 @@ from kernelbox.inside.channel import open_channel
 from kernelbox.inside.stub import FIRST
 from kernelbox.inside.workingset import Lesson
 from kernelbox.warden.family import Family
-from kernelbox.wire import Decoder, Frame, encode
+from kernelbox.wire import READ_SIZE, Decoder, Frame, encode
 
 _CELLS = 25
 """Enough for the counters of the specialising interpreter to have run out."""
@@ -36,7 +36,7 @@ class _End:
 
     def hear(self) -> None:
         """Wait until the warden has said something."""
-        while not self._decoder.feed(self.sock.recv(1 << 18)):
+        while not self._decoder.feed(self.sock.recv(READ_SIZE)):
             pass
 
 
