@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from processes import below, living, such
 
 from kernelbox import Box, Settings
 from kernelbox.keeper.home import Home, locate
@@ -37,16 +38,8 @@ def waiting() -> Callable[..., None]:
 
 def processes_of(home: Home) -> list[psutil.Process]:
     """Every process that belongs to a home: its keeper and all below it, and what names it."""
-    found: dict[int, psutil.Process] = {}
-    for process in psutil.process_iter():
-        try:
-            if home.rundir in " ".join(process.cmdline()) and process.pid != os.getpid():
-                found[process.pid] = process
-                for child in process.children(recursive=True):
-                    found[child.pid] = child
-        except psutil.Error:
-            continue
-    return [p for p in found.values() if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+    found = such(lambda process: home.rundir in " ".join(process.cmdline()))
+    return living({*found, *(child for process in found for child in below(process.pid))})
 
 
 def assert_nothing_left(home: Home) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from processes import alive
 
 from kernelbox import Box, ExecutionResult, KernelRecord, OutputItem, Settings
 
@@ -29,13 +30,6 @@ def bash(shared_box: Box, kernel: KernelRecord) -> Bash:
         return shared_box.execute(kernel, code, language="bash", **{"timeout": 20, **options})  # type: ignore[arg-type]
 
     return run
-
-
-def alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 # -- one session ----------------------------------------------------------------------------
@@ -323,11 +317,13 @@ def test_destroying_the_kernel_ends_its_jobs(
     waiting(lambda: not any(alive(int(pid)) for pid in pids), what="every job to end")
 
 
-def test_restart_gives_a_new_shell_too(shared_box: Box, kernel: KernelRecord, bash: Bash) -> None:
+def test_restart_gives_a_new_shell_too(
+    shared_box: Box, kernel: KernelRecord, bash: Bash, waiting: Waiting
+) -> None:
     first = bash("v=1; echo $$").output
     shared_box.restart(kernel)
     assert bash('echo "[$v]"').output == "[]\n"
-    assert not alive(int(first))
+    waiting(lambda: not alive(int(first)), what="the old shell to end")
 
 
 def test_python_and_bash_take_turns(shared_box: Box, kernel: KernelRecord, bash: Bash) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from processes import alive, such
 
 from kernelbox import Box, ExecutionResult, KernelRecord, Settings
 from kernelbox.keeper.home import Home, locate
@@ -40,12 +41,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def marked_processes(mark: str) -> list[psutil.Process]:
     """Programs that a cell started, wherever they went: they inherited its environment."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if process.pid != os.getpid() and process.environ().get(MARK) == mark:
-                found.append(process)
-    return [p for p in found if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+    return such(lambda process: process.environ().get(MARK) == mark)
 
 
 def wait_until(condition: Callable[[], object], *, what: str, seconds: float = 20) -> None:
@@ -66,13 +62,12 @@ class Stage:
 
     def keepers(self) -> list[int]:
         """Pids of the keepers of this home; there should never be two for long."""
-        found = []
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):
-                line = process.cmdline()
-                if "kernelbox.keeper" in line and self.home.rundir in line:
-                    found.append(process.pid)
-        return found
+
+        def is_one(process: psutil.Process) -> bool:
+            line = process.cmdline()
+            return "kernelbox.keeper" in line and self.home.rundir in line
+
+        return [process.pid for process in such(is_one)]
 
     def keeper(self) -> int:
         (pid,) = self.keepers()
@@ -133,14 +128,6 @@ class Stage:
 
     def close(self) -> None:
         self._threads.shutdown(wait=True, cancel_futures=True)
-
-
-def alive(pid: int) -> bool:
-    """Whether a process runs; a zombie does not."""
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 @pytest.fixture

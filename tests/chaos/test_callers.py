@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from processes import such
 
 from kernelbox import Box, KernelNotFound
 
@@ -119,12 +120,7 @@ def test_kernels_of_a_memory_store_end_with_their_process(
 
 
 def programs_with(mark: str) -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter(["name", "environ"]):
-        environ = process.info["environ"] or {}
-        if process.info["name"] == "sleep" and environ.get("CHAOS_MARK") == mark:
-            found.append(process)
-    return found
+    return such(lambda p: p.name() == "sleep" and p.environ().get("CHAOS_MARK") == mark)
 
 
 def test_a_forked_process_has_a_memory_store_of_its_own(environment, monkeypatch) -> None:

@@ -7,19 +7,14 @@ import gc
 import os
 import resource
 
-import psutil
 import pytest
+from processes import below, zombies
 
 from kernelbox import Box
 
 
 def descriptors(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))
-
-
-def zombies(pid: int) -> list[psutil.Process]:
-    family = psutil.Process(pid).children(recursive=True)
-    return [p for p in family if p.is_running() and p.status() == psutil.STATUS_ZOMBIE]
 
 
 def cycle(box: Box, count: int) -> None:
@@ -46,7 +41,7 @@ def test_kernels_that_come_and_go_leave_nothing_in_keeper_and_root(stage, waitin
     gc.collect()
     # Connections to kernels that ended are closed when a few have gathered.
     assert descriptors(os.getpid()) <= before[2] + 20
-    waiting(lambda: not zombies(keeper), what="every zombie to be reaped", seconds=5)
+    waiting(lambda: not zombies(below(keeper)), what="every zombie to be reaped", seconds=5)
 
 
 @pytest.mark.parametrize("count", [100, pytest.param(2000, marks=pytest.mark.soak)])
@@ -83,7 +78,7 @@ def test_cells_of_every_kind_leave_nothing_in_the_warden(stage, waiting, count) 
         what=f"descriptors to be closed: {before} before, {spools} of the spool",
         seconds=5,
     )
-    waiting(lambda: not zombies(warden), what="every zombie to be reaped", seconds=5)
+    waiting(lambda: not zombies(below(warden)), what="every zombie to be reaped", seconds=5)
 
 
 def test_deaths_leave_nothing_in_the_warden(stage, waiting) -> None:
@@ -97,7 +92,7 @@ def test_deaths_leave_nothing_in_the_warden(stage, waiting) -> None:
         assert box.execute("a", "import os; os._exit(1)").state == "lost"
         assert box.execute("a", "1").ok
     waiting(lambda: descriptors(warden) <= before, what="descriptors to be closed", seconds=5)
-    waiting(lambda: not zombies(warden), what="every zombie to be reaped", seconds=5)
+    waiting(lambda: not zombies(below(warden)), what="every zombie to be reaped", seconds=5)
 
 
 def test_killed_families_leave_nothing_in_the_keeper(stage, waiting) -> None:
@@ -109,7 +104,7 @@ def test_killed_families_leave_nothing_in_the_keeper(stage, waiting) -> None:
     for _ in range(10):
         stage.kill(stage.pid(box.get_or_create("k"), "warden"))
     waiting(lambda: descriptors(keeper) <= before, what="descriptors to be closed", seconds=5)
-    waiting(lambda: not zombies(keeper), what="every zombie to be reaped", seconds=5)
+    waiting(lambda: not zombies(below(keeper)), what="every zombie to be reaped", seconds=5)
 
 
 def test_a_caller_with_few_descriptors_is_told_so_and_leaks_none(stage) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 import psutil
 import pytest
+from processes import alive, such
 
 from kernelbox import Box
 from kernelbox.keeper.home import locate
@@ -14,29 +15,33 @@ from kernelbox.keeper.home import locate
 def _named(box: Box, module: str) -> list[psutil.Process]:
     """The processes of a home that were started as ``python -m kernelbox.<module>``."""
     rundir = locate(box.settings).rundir
-    found = []
-    for process in psutil.process_iter():
-        try:
-            command = process.cmdline()
-            alive = process.status() != psutil.STATUS_ZOMBIE
-        except psutil.Error:
-            continue
-        if alive and f"kernelbox.{module}" in command and rundir in " ".join(command):
-            found.append(process)
-    return found
+
+    def is_one(process: psutil.Process) -> bool:
+        command = process.cmdline()
+        return f"kernelbox.{module}" in command and rundir in " ".join(command)
+
+    return such(is_one)
+
+
+def _parent(process: psutil.Process) -> int:
+    """0: it has ended."""
+    try:
+        return process.ppid()
+    except psutil.NoSuchProcess:
+        return 0
+
+
+def _name(process: psutil.Process) -> str:
+    try:
+        return process.name()
+    except psutil.NoSuchProcess:
+        return ""
 
 
 @pytest.fixture
 def gone() -> Callable[[Iterable[int]], bool]:
     """Whether processes have ended; one that only waits to be reaped has."""
-
-    def ended(pid: int) -> bool:
-        try:
-            return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return True
-
-    return lambda pids: all(map(ended, pids))
+    return lambda pids: not any(map(alive, pids))
 
 
 @pytest.fixture
@@ -51,8 +56,9 @@ def roots() -> Callable[[Box], list[psutil.Process]]:
 
     def find(box: Box) -> list[psutil.Process]:
         family = _named(box, "warden")
+        parents = {process: _parent(process) for process in family}
         pids = {process.pid for process in family}
-        return [process for process in family if process.ppid() not in pids]
+        return [process for process, parent in parents.items() if parent not in pids | {0}]
 
     return find
 
@@ -62,6 +68,6 @@ def wardens() -> Callable[[Box], list[psutil.Process]]:
     """The wardens of a home, spares included."""
 
     def find(box: Box) -> list[psutil.Process]:
-        return [process for process in _named(box, "warden") if process.name() == "kb-warden"]
+        return [process for process in _named(box, "warden") if _name(process) == "kb-warden"]
 
     return find

@@ -156,3 +156,31 @@ def test_a_root_that_never_comes_up_is_given_up_and_does_not_stay(
     with Box() as box, pytest.raises(StartupFailed, match="did not come up within 1 s"):
         box.get_or_create("k")
     # The fixture proves that the root is gone, too.
+
+
+@pytest.mark.slow
+def test_a_root_that_is_stuck_is_ended_and_the_next_kernel_gets_another(
+    environment: Path, monkeypatch: pytest.MonkeyPatch, roots: Find, waiting: Waiting
+) -> None:
+    monkeypatch.setenv("KERNELBOX_START_TIMEOUT", "3")
+    with Box() as box:
+        first = box.get_or_create("first")
+        box.execute(first, "x = 1")
+        (root,) = roots(box)
+        root.suspend()
+        # Who is in a hurry does not end it for all others.
+        with pytest.raises(StartupFailed, match="still warming up"):
+            box.get_or_create("a")
+        words: list[str] = []
+
+        def replaced() -> bool:
+            try:
+                return bool(box.execute(box.get_or_create("b"), "1 + 1").ok)
+            except StartupFailed as error:
+                words.append(str(error))
+                return False
+
+        waiting(replaced, what="another root", seconds=60)
+        assert any("was ended" in text for text in words)
+        waiting(lambda: not root.is_running(), what="the stuck root to end")
+        assert box.execute(first, "x").return_value == "1"

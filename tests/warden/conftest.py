@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from jupyter_clients import Client, assert_home_is_deserted, attached
 
 from kernelbox import KernelRecord, Settings
 from kernelbox.keeper.home import locate
 from kernelbox.kernelspec import install
-
-sys.path.insert(0, str(Path(__file__).parent))  # for jupyter_clients, which the tests here share
-
-from jupyter_clients import Client, assert_home_is_deserted, attached
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ import psutil
 import pytest
 from jupyter_client.manager import KernelManager
 from jupyter_clients import Client, text
+from processes import alive
 
 from kernelbox import Box, launcher
 from kernelbox.launcher import kernel_name, launch_settings, read_connection
@@ -51,10 +52,7 @@ def interpreter_pid(client: Client) -> int:
 
 
 def gone(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
+    return not alive(pid)
 
 
 def test_a_launched_kernel_runs_cells_in_the_clients_folder(client: Client) -> None:

@@ -198,10 +198,22 @@ class Keeper:
         def too_late() -> None:
             deadline.cancel()
             words = f"kernel {name!r} did not come up within {limit:g} s (KERNELBOX_START_TIMEOUT)"
+            advice = "look at its startup code, or allow more"
+            root = self._roots.get(key_for(frame))
+            if not link.pid and root is not None:
+                advice = f"the interpreter it is forked from is still warming up; {advice}"
+                if root.stuck(limit):
+                    # Or everybody after this one would wait for it, too.
+                    root.abort()
+                    self._drop_root(root)
+                    advice = (
+                        f"the interpreter it is forked from did not answer, and was ended; try "
+                        f"again. What it was doing is at the end of {root.log_path}"
+                    )
             link.kernel_ids.discard(kernel_id)
             link.kill()
             remove_files(self.home, kernel_id)
-            self._created(name, StartupFailed(f"{words}; look at its startup code, or allow more"))
+            self._created(name, StartupFailed(f"{words}; {advice}"))
 
         limit = self._settings.start_timeout
         deadline = self.reactor.call_later(limit, too_late)

@@ -20,6 +20,8 @@ from kernelbox.wire import Frame
 _START_ONLY = ("PYTHON", "LD_", "MALLOC_")
 _START_ONLY_NAMES = {"GLIBC_TUNABLES"}
 _POOLS = ("OMP_", "MKL_", "OPENBLAS_", "KMP_", "GOMP_", "NUMEXPR_", "BLIS_")
+_SHORTEST_PATIENCE = 10.0
+"""With less, a caller in a hurry would have a root killed that only needs its time to warm up."""
 _PASSED = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "USER", "TZ")
 
 
@@ -147,6 +149,7 @@ class Root:
         self._fingerprint = fingerprint(key)
         self.log_path = os.path.join(rundir, "root.log")
         self._forking: list[FamilyLink] = []
+        self._heard_at = time.monotonic()
         self._on_exit = on_exit
         self._on_close = on_close
         mine, theirs = socket.socketpair()
@@ -187,10 +190,22 @@ class Root:
         than its own is well served: the files are the newer ones for both."""
         return build > self._build or fingerprint(self.key) != self._fingerprint
 
+    def stuck(self, patience: float) -> bool:
+        """Whether it has had nothing to say for so long, though somebody waits for a family."""
+        return self.busy and time.monotonic() - self._heard_at >= max(patience, _SHORTEST_PATIENCE)
+
+    def abort(self) -> None:
+        """End one that is stuck; the log then has what it was doing."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGABRT)
+            os.kill(self.pid, signal.SIGCONT)  # should it be stopped
+
     def fork_family(self, make_link: Callable[[socket.socket], FamilyLink]) -> FamilyLink:
         """A new family, not anybody's yet. Works at once, also while the root still warms up."""
         mine, theirs = socket.socketpair()
         link = make_link(mine)
+        if not self._forking:
+            self._heard_at = time.monotonic()
         self._forking.append(link)
         self._peer.send_bytes(b"f", [theirs.fileno()])
         theirs.close()
@@ -223,6 +238,7 @@ class Root:
         self._peer.poll()
 
     def _said(self, frame: Frame) -> None:
+        self._heard_at = time.monotonic()
         match frame.get("op"):
             case "forked":
                 if self._forking:

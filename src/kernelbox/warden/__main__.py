@@ -7,6 +7,7 @@ upgrade of the files on disk cannot pull the rug from under a running kernel.
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import shutil
 import socket
@@ -27,6 +28,7 @@ from kernelbox.wire import encode
 def main(argv: list[str]) -> None:
     control = socket.socket(fileno=int(argv[1]))
     linux.set_name("kb-root")
+    faulthandler.enable()  # a root that is stuck is aborted by the keeper
     linux.die_with_parent()  # a module that hangs while it is preloaded must not keep us for ever
     folder = argv[2]
     os.makedirs(folder, mode=0o700, exist_ok=True)

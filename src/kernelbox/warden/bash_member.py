@@ -27,6 +27,15 @@ class BashOwner(Protocol):
     def bash_ended(self, exit: Exit) -> None: ...
 
 
+class _Nobody:
+    """Owns a shell that was dismissed."""
+
+    def bash_ready(self, code: str) -> None: ...
+    def bash_printed(self, name: str, text: str) -> None: ...
+    def bash_done(self, exit_code: int) -> None: ...
+    def bash_ended(self, exit: Exit) -> None: ...
+
+
 class BashMember:
     """Makes the pipes, talks the protocol of ``inside/bash.py`` over them, and can always kill."""
 
@@ -78,7 +87,12 @@ class BashMember:
         self._far = []
 
     def started(self, pid: int) -> None:
+        """The stub's word comes by another way than the shell's own, and may come after it."""
         self.pid = pid
+        if self._killed_by_us is not None:
+            self.kill(self._killed_by_us)
+        elif self._taken and self._interrupt_due:
+            self.interrupt()
 
     def run(self, code: str) -> None:
         """Start a command, now or as soon as the shell is up. ValueError: bash cannot read it."""
@@ -99,9 +113,9 @@ class BashMember:
         that reaches bash 5.2 just as it starts a program makes it signal itself for ever, so the
         shell itself gets one only when all else has failed.
         """
-        if not self.pid or self.ended is not None:
+        if self.ended is not None:
             return
-        if not self._taken and not hard:
+        if not self.pid or (not self._taken and not hard):
             self._interrupt_due = True  # the shell has not read the command yet
             return
         self._abandoned = True
@@ -114,11 +128,18 @@ class BashMember:
 
     def kill(self, why: str) -> None:
         """End the shell and all that it runs."""
-        if self.ended is None and self.pid:
-            self._killed_by_us = why
+        if self.ended is not None:
+            return
+        self._killed_by_us = why
+        if self.pid:
             linux.kill_descendants(self.pid)
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
+
+    def dismiss(self, why: str) -> None:
+        """End it, and hear of it no more."""
+        self._owner = _Nobody()
+        self.kill(why)
 
     def exited(self, status: int) -> None:
         if self.ended is not None:

@@ -146,7 +146,8 @@ class Kernel:
         self._abandon(loss)
         self.loss = None  # the caller of restart knows
         if self.bash is not None:
-            self.bash.kill("the kernel was restarted")
+            self.bash.dismiss("the kernel was restarted")
+            self.bash = None
         self._when_ready.append(on_ready)
         self.start_interpreter()
 

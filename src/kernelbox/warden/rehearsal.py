@@ -23,21 +23,39 @@ from kernelbox.wire import READ_SIZE, Decoder, Frame, encode
 _CELLS = 25
 """Enough for the counters of the specialising interpreter to have run out."""
 
+_MOST_TURNS = 20
+_TURN = 0.1
+
 
 class _End:
     """The other end of one of the warden's sockets."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, scene: _Scene, sock: socket.socket) -> None:
         self.sock = sock
+        self._scene = scene
         self._decoder = Decoder()
 
     def say(self, frame: Frame) -> None:
         self.sock.sendall(encode(frame))
 
     def hear(self) -> None:
-        """Wait until the warden has said something."""
-        while not self._decoder.feed(self.sock.recv(READ_SIZE)):
-            pass
+        """Wait until the warden has said something. Not for ever: a root that hangs in its
+        rehearsal would be worse than one that has not rehearsed."""
+        for patience in (0, *[_TURN] * _MOST_TURNS):
+            if patience:
+                self._scene.turn()
+            self.sock.settimeout(patience)
+            try:
+                data = self.sock.recv(READ_SIZE)
+            except (BlockingIOError, TimeoutError):
+                continue
+            if not data:
+                raise ConnectionError("the warden hung up")
+            for frame in self._decoder.feed(data):
+                if "error" in frame:
+                    raise RuntimeError(f"the warden refused: {frame['error']}")
+                return
+        raise TimeoutError("the warden had nothing to say")
 
 
 class _Scene:
@@ -45,23 +63,23 @@ class _Scene:
 
     def __init__(self, stage: str) -> None:
         self._stage = stage
+        self.turn: Callable[[], None] = lambda: None
+        """Lets the warden react, where it is not a process of its own."""
         keeper, self._request = socket.socketpair()
         stub, self._control = socket.socketpair()
         self._channel = open_channel()
-        self._keeper = _End(keeper)
-        self._stub = _End(stub)
-        self._interpreter = _End(socket.socket(fileno=self._channel.far.pop(0)))
+        self._keeper = _End(self, keeper)
+        self._stub = _End(self, stub)
+        self._interpreter = _End(self, socket.socket(fileno=self._channel.far.pop(0)))
         self._kernel_id = str(uuid.uuid4())
 
-    def warden(self) -> Family:
+    def warden(self, kind: type[Family] = Family) -> Family:
         """Nothing is ever killed here: the interpreter never says hello, so it has no pid."""
-        return Family(self._request, self._control, os.getpid(), self._channel)
+        return kind(self._request, self._control, os.getpid(), self._channel)
 
-    def direct(self, cells: int, turn: Callable[[], None]) -> None:
-        """From the request for a kernel to the result of its last cell; ``turn`` lets the warden
-        react, where it is not a process of its own."""
+    def direct(self, cells: int) -> None:
+        """From the request for a kernel to the result of its last cell."""
         self._stub.say({"op": "started", "tag": FIRST, "pid": 0})
-        turn()
         address = os.path.join(self._stage, "k.sock")
         runtime = os.path.join(self._stage, "r")
         os.makedirs(runtime, exist_ok=True)
@@ -75,10 +93,8 @@ class _Scene:
                 "spool": os.path.join(runtime, f"spool-{self._kernel_id}"),
             }
         )
-        turn()
         self._interpreter.hear()
         self._interpreter.say({"op": "primed"})
-        turn()
         self._keeper.hear()
         settings = Settings(
             registry_path=os.path.join(self._stage, "registry.json"),
@@ -96,15 +112,14 @@ class _Scene:
                 "settings": settings.to_wire(),
             }
         )
-        turn()
         self._keeper.hear()
         self._interpreter.hear()
         self._interpreter.say({"op": "begun"})
-        turn()
+        self.turn()
         for number in range(1, cells + 1):
-            self._run_cell(number, turn)
+            self._run_cell(number)
 
-    def _run_cell(self, number: int, turn: Callable[[], None]) -> None:
+    def _run_cell(self, number: int) -> None:
         self._keeper.say(
             {
                 "op": "execute",
@@ -115,12 +130,10 @@ class _Scene:
                 "timeout": 60.0,
             }
         )
-        turn()
         self._interpreter.hear()
         result = {"data": {"text/plain": "2"}, "execution_count": number, "metadata": {}}
         self._interpreter.say({"op": "result", **result})
         self._interpreter.say({"op": "done", "ok": True, "execution_count": number, "payload": []})
-        turn()
         self._keeper.hear()
 
     def close_unused(self) -> None:
@@ -135,13 +148,23 @@ class _Scene:
             end.sock.close()
 
 
+class _Actor(Family):
+    """A warden that is not a process of its own, and must not end the one it plays in."""
+
+    def _leave(self) -> None:
+        pass
+
+
 def rehearse(stage: str) -> None:
     """Play the scene, here, until the bytecode has settled. ``stage`` is a folder for its files."""
     scene = _Scene(stage)
-    family = scene.warden()
+    family = scene.warden(_Actor)
+    scene.turn = lambda: family.reactor.turn(_TURN)
     try:
-        scene.direct(_CELLS, lambda: family.reactor.turn(1))
+        scene.direct(_CELLS)
     finally:
+        if family.spare is not None:
+            family.spare.close()
         for household in list(family.households.values()):
             if member := household.kernel.member:
                 member.close()
@@ -154,11 +177,7 @@ def lesson(stage: str) -> Lesson:
     """Which pages a warden writes to until its kernel's first result."""
     scene = _Scene(stage)
     try:
-        return Lesson(
-            lambda: scene.warden().run(),
-            lambda: scene.direct(1, lambda: None),
-            fork=linux.bare_fork,
-        )
+        return Lesson(lambda: scene.warden().run(), lambda: scene.direct(1), fork=linux.bare_fork)
     finally:
         scene.close()
         scene.close_unused()

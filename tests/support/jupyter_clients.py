@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,8 +9,8 @@ from pathlib import Path
 from queue import Empty
 from typing import Any
 
-import psutil
 from jupyter_client.blocking.client import BlockingKernelClient
+from processes import such
 
 from kernelbox import Box, KernelRecord
 from kernelbox.keeper.home import Home
@@ -158,15 +157,8 @@ def warden_pid(box: Box, kernel: KernelRecord) -> int:
 def assert_home_is_deserted(home: Home) -> None:
     """Wait for every process of a home to end by itself; then nothing of it may be left."""
     deadline = time.monotonic() + PATIENCE
-    while left := [process for process in psutil.process_iter() if _belongs(process, home)]:
+    while left := such(lambda process: home.rundir in " ".join(process.cmdline())):
         assert time.monotonic() < deadline, f"still there: {left}"
         time.sleep(0.01)
     assert list(Path(home.rundir).glob("*.sock")) == []
     assert list(Path(home.runtime_dir).glob("*")) == []
-
-
-def _belongs(process: psutil.Process, home: Home) -> bool:
-    try:
-        return home.rundir in " ".join(process.cmdline()) and process.pid != os.getpid()
-    except psutil.Error:
-        return False
