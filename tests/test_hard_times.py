@@ -148,11 +148,15 @@ def test_a_hook_that_hangs_in_the_fork_does_not_wedge_the_kernel(
         assert box.execute(kernel, "1 + 1", timeout=10).return_value == "2"
 
 
-def test_a_branch_says_that_bash_was_not_carried(shared_box: Box, kernel: KernelRecord) -> None:
-    shared_box.execute(kernel, "export WHO=me", language="bash")
+def test_a_branch_carries_the_shell(shared_box: Box, kernel: KernelRecord) -> None:
+    def bash(kernel: KernelRecord, code: str) -> str:
+        return shared_box.execute(kernel, code, language="bash").output
+
+    bash(kernel, "mkdir d; cd d; export WHO=me; f() { echo $WHO; }")
     copy = shared_box.branch(kernel, f"{kernel.name}-copy")
     try:
-        assert any("bash" in note for note in copy.notes)
+        assert bash(copy, "basename $PWD; f; WHO=you; cd /") == "d\nme\n"
+        assert bash(kernel, "basename $PWD; f") == "d\nme\n"
     finally:
         shared_box.destroy(copy)
 

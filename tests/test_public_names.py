@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import inspect
 import os
 import subprocess
@@ -16,14 +18,15 @@ import kernelbox
 from kernelbox import AsyncBox, Box, api
 
 FUNCTIONS = [
-    "branch", "cancel", "complete", "destroy", "execute", "execute_with_retry", "get_or_create",
-    "interrupt", "list_kernels", "output", "restart", "search_output", "status", "stream", "wipe",
+    "branch", "cancel", "checkpoint", "checkpoints", "complete", "destroy", "drop_checkpoint",
+    "execute", "execute_with_retry", "get_or_create", "interrupt", "list_kernels", "output",
+    "restart", "rewind", "search_output", "status", "stream", "undo", "wipe",
 ]  # fmt: skip
 CLASSES = [
-    "AsyncBox", "AttemptSnapshot", "BadInput", "Box", "BoxError", "EpochMismatch", "ErrorInfo",
-    "ExecutionResult", "Image", "KeeperUnavailable", "KernelLost", "KernelNotFound",
-    "KernelRecord", "OutputItem", "OutputMatch", "OutputPage", "Settings", "StartupFailed",
-    "Unsupported",
+    "AsyncBox", "AttemptSnapshot", "BadInput", "Box", "BoxError", "Checkpoint",
+    "CheckpointNotFound", "EpochMismatch", "ErrorInfo", "ExecutionResult", "Image",
+    "KeeperUnavailable", "KernelLost", "KernelNotFound", "KernelRecord", "OutputItem",
+    "OutputMatch", "OutputPage", "Settings", "StartupFailed", "Unsupported",
 ]  # fmt: skip
 TYPES = ["AsyncRepair", "KernelLike", "OnInput", "Repair"]
 PUBLIC = ["__version__", *FUNCTIONS, *CLASSES, *TYPES]
@@ -154,8 +157,20 @@ def test_the_four_functions_have_the_signatures_of_seed_002() -> None:
         "max_attempts": (keyword, None),
         "language": (keyword, "python"),
         "timeout": (keyword, None),
+        "atomic": (keyword, False),  # ours
     }
     assert len(parameters(api.destroy)) == 1
+
+
+def test_the_functions_are_what_their_program_writes() -> None:
+    program = Path(__file__).parent.parent / "scripts" / "make_api.py"
+    spec = importlib.util.spec_from_file_location("make_api", program)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    there = Path(api.__file__).read_text()
+    assert ast.dump(ast.parse(module.written())) == ast.dump(ast.parse(there))
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -23,8 +23,11 @@ if TYPE_CHECKING:
     from kernelbox.api import (
         branch as branch,
         cancel as cancel,
+        checkpoint as checkpoint,
+        checkpoints as checkpoints,
         complete as complete,
         destroy as destroy,
+        drop_checkpoint as drop_checkpoint,
         execute as execute,
         execute_with_retry as execute_with_retry,
         get_or_create as get_or_create,
@@ -32,9 +35,11 @@ if TYPE_CHECKING:
         list_kernels as list_kernels,
         output as output,
         restart as restart,
+        rewind as rewind,
         search_output as search_output,
         status as status,
         stream as stream,
+        undo as undo,
         wipe as wipe,
     )
     from kernelbox.async_box import AsyncBox as AsyncBox
@@ -43,6 +48,7 @@ if TYPE_CHECKING:
     from kernelbox.errors import (
         BadInput as BadInput,
         BoxError as BoxError,
+        CheckpointNotFound as CheckpointNotFound,
         EpochMismatch as EpochMismatch,
         KeeperUnavailable as KeeperUnavailable,
         KernelLost as KernelLost,
@@ -52,6 +58,7 @@ if TYPE_CHECKING:
     )
     from kernelbox.result import (
         AttemptSnapshot as AttemptSnapshot,
+        Checkpoint as Checkpoint,
         ErrorInfo as ErrorInfo,
         ExecutionResult as ExecutionResult,
         Image as Image,
@@ -64,17 +71,18 @@ if TYPE_CHECKING:
 # Where each public name lives. One table serves the lazy import, ``__all__`` and ``dir()``.
 _HOMES = {
     "api": (
-        "branch cancel complete destroy execute execute_with_retry get_or_create interrupt"
-        " list_kernels output restart search_output status stream wipe"
+        "branch cancel checkpoint checkpoints complete destroy drop_checkpoint execute"
+        " execute_with_retry get_or_create interrupt list_kernels output restart rewind"
+        " search_output status stream undo wipe"
     ),
     "async_box": "AsyncBox",
     "box": "Box KernelLike OnInput",
     "config": "Settings",
     "errors": (
-        "BadInput BoxError EpochMismatch KeeperUnavailable KernelLost KernelNotFound"
-        " StartupFailed Unsupported"
+        "BadInput BoxError CheckpointNotFound EpochMismatch KeeperUnavailable KernelLost"
+        " KernelNotFound StartupFailed Unsupported"
     ),
-    "result": "AttemptSnapshot ErrorInfo ExecutionResult Image KernelRecord OutputItem",
+    "result": "AttemptSnapshot Checkpoint ErrorInfo ExecutionResult Image KernelRecord OutputItem",
     "retry": "AsyncRepair Repair",
     "spool": "OutputMatch OutputPage",
 }

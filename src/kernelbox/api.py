@@ -1,7 +1,6 @@
-"""The module-level functions, over one default Box that follows the environment.
+"""The module-level functions: the methods of :class:`kernelbox.Box`, over one default Box.
 
-Their docstrings are those of :class:`Box`, word for word (a test compares them): editors show what
-is written here, and nothing that is put there at run time.
+Written by ``scripts/make_api.py`` from ``box.py``; change them there.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any
 from kernelbox.box import Box, OnInput
 from kernelbox.client.calls import KernelLike
 from kernelbox.config import Settings
-from kernelbox.result import ExecutionResult, KernelRecord, OutputItem
+from kernelbox.result import Checkpoint, ExecutionResult, KernelRecord, OutputItem
 from kernelbox.retry import Repair
 from kernelbox.spool import OutputMatch, OutputPage
 
@@ -64,6 +63,7 @@ def execute(
     timeout: float | None = None,
     expect_epoch: int | None = None,
     execution_id: str | None = None,
+    atomic: bool = False,
     on_input: OnInput | None = None,
 ) -> ExecutionResult:
     """Run code in a kernel and wait for its result. Cells that came earlier go first.
@@ -79,6 +79,10 @@ def execute(
       not, nothing is run and :class:`EpochMismatch` is raised.
     - ``execution_id``: what to call this execution in :func:`cancel` and :func:`output`
       (letters, digits, ``-``, ``_``, ``.``). By default one is made up; the result has it.
+    - ``atomic``: if the cell fails in any way (an exception, a timeout, a crash), the kernel is
+      as it was before: ``result.state`` is ``"rewound"``. Files are not; ``result.notes`` names
+      those that the cell changed in its folder. It costs a few milliseconds. A session with
+      threads that no copy can have raises :class:`Unsupported`, and nothing is run.
     - ``on_input(prompt)`` answers ``input()`` in the code; None, or no such function, makes
       ``input()`` fail.
     """
@@ -89,6 +93,7 @@ def execute(
         timeout=timeout,
         expect_epoch=expect_epoch,
         execution_id=execution_id,
+        atomic=atomic,
         on_input=on_input,
     )
 
@@ -101,6 +106,7 @@ def stream(
     timeout: float | None = None,
     expect_epoch: int | None = None,
     execution_id: str | None = None,
+    atomic: bool = False,
     on_input: OnInput | None = None,
 ) -> Iterator[OutputItem | ExecutionResult]:
     """Run code and yield what it puts out as it happens, and its result last.
@@ -117,6 +123,7 @@ def stream(
         timeout=timeout,
         expect_epoch=expect_epoch,
         execution_id=execution_id,
+        atomic=atomic,
         on_input=on_input,
     )
 
@@ -129,18 +136,26 @@ def execute_with_retry(
     max_attempts: int | None = None,
     language: str = "python",
     timeout: float | None = None,
+    atomic: bool = False,
 ) -> ExecutionResult:
     """Run code, and while it fails, let ``on_error_fn(result, attempt)`` repair it.
 
     That returns new code, or None to run the same again. Errors, crashes and timeouts are
     failures; ``result.state`` says whether the variables are still there. Attempts count from
     1, the first run included, up to ``max_attempts`` (default: ``KERNELBOX_MAX_RETRIES``).
-    ``language`` and ``timeout`` are those of :func:`execute`, for each. After the last failure
+    ``language``, ``timeout`` and ``atomic`` are those of :func:`execute`, for each: with
+    ``atomic=True`` every attempt starts from the same clean state. After the last failure
     nobody is asked: the status is ``"max_attempts_exceeded"``, the error is the last one.
     ``result.attempts`` has every try.
     """
     return default_box().execute_with_retry(
-        kernel, code, on_error_fn, max_attempts=max_attempts, language=language, timeout=timeout
+        kernel,
+        code,
+        on_error_fn,
+        max_attempts=max_attempts,
+        language=language,
+        timeout=timeout,
+        atomic=atomic,
     )
 
 
@@ -201,6 +216,55 @@ def branch(kernel: KernelLike, name: str) -> KernelRecord:
     return default_box().branch(kernel, name)
 
 
+def checkpoint(kernel: KernelLike, label: str | None = None) -> str:
+    """Remember a kernel as it is now; the id that comes back is for :func:`rewind`.
+
+    It takes milliseconds, whatever the size of the session: a copy of the interpreter is parked
+    and shares its memory until that changes. It waits for the running cell to end, at most
+    ``KERNELBOX_FORK_TIMEOUT`` seconds (60). A ``label`` can be used in place of the id. There
+    can be ``KERNELBOX_MAX_CHECKPOINTS`` (20); then :class:`BadInput` is raised until one is
+    dropped. A session with threads that no copy can have raises :class:`Unsupported`, which
+    names them.
+    """
+    return default_box().checkpoint(kernel, label)
+
+
+def checkpoints(kernel: KernelLike) -> list[Checkpoint]:
+    """The checkpoints of a kernel, oldest first."""
+    return default_box().checkpoints(kernel)
+
+
+def drop_checkpoint(kernel: KernelLike, checkpoint: str | Checkpoint) -> None:
+    """Forget a ``checkpoint``, meant by its id or label, and free its memory.
+
+    Raises :class:`CheckpointNotFound`.
+    """
+    return default_box().drop_checkpoint(kernel, checkpoint)
+
+
+def rewind(kernel: KernelLike, checkpoint: str | Checkpoint) -> KernelRecord:
+    """Bring a kernel back to a ``checkpoint``, as if nothing had been run since.
+
+    It is meant by its id or label, and can be gone back to many times. Back come variables,
+    imports, functions, ``_`` and ``Out``, the folder, the environment, random numbers, the
+    places in files that are being read, and the bash session's folder, variables and functions.
+    Files and everything else outside the kernel stay as they are. Name, id, connection file and
+    clients stay; the epoch goes up by one. What runs or waits ends with an error at once.
+    Raises :class:`CheckpointNotFound`.
+    """
+    return default_box().rewind(kernel, checkpoint)
+
+
+def undo(kernel: KernelLike, n: int = 1) -> KernelRecord:
+    """Go back to before the last ``n`` Python cells, as :func:`rewind` does.
+
+    ``KERNELBOX_UNDO`` says how many cells are kept for it (0: none); it must have been set when
+    those cells were run. Sessions so large that this would slow down every cell switch it off,
+    and ``result.notes`` says so. Raises :class:`CheckpointNotFound` if there are fewer.
+    """
+    return default_box().undo(kernel, n)
+
+
 def destroy(kernel: KernelLike) -> bool:
     """End a kernel and all its processes, and wait until they are gone.
 
@@ -221,7 +285,7 @@ def output(
     *,
     stream: str = "stdout",
     start: int = 0,
-    length: int = 10_000,
+    length: int = 10000,
 ) -> OutputPage:
     """A page of what an execution printed, also of what its result left out.
 

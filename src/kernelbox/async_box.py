@@ -14,10 +14,10 @@ from kernelbox.box import (
     shown_item,
 )
 from kernelbox.client import aio
-from kernelbox.client.calls import Calls, KernelLike
+from kernelbox.client.calls import Calls, KernelLike, wanted_checkpoint
 from kernelbox.client.conversation import Answer, ConnectionLost, Conversation, InputWanted
 from kernelbox.config import Settings, check_whole
-from kernelbox.result import ExecutionResult, KernelRecord, OutputItem
+from kernelbox.result import Checkpoint, ExecutionResult, KernelRecord, OutputItem
 from kernelbox.retry import AsyncRepair, Mend, attempts, check_repair
 from kernelbox.spool import OutputMatch, OutputPage, SpoolReader
 from kernelbox.wire import Frame
@@ -71,6 +71,7 @@ class AsyncBox:
         timeout: float | None = None,
         expect_epoch: int | None = None,
         execution_id: str | None = None,
+        atomic: bool = False,
         on_input: OnInput | None = None,
     ) -> ExecutionResult:
         """See :meth:`Box.execute`."""
@@ -82,6 +83,7 @@ class AsyncBox:
                 timeout=timeout,
                 expect_epoch=expect_epoch,
                 execution_id=execution_id,
+                atomic=atomic,
                 on_input=on_input,
             )
             result = [item async for item in items][-1]
@@ -93,6 +95,7 @@ class AsyncBox:
             timeout=timeout,
             expect_epoch=expect_epoch,
             execution_id=execution_id,
+            atomic=atomic,
             on_disconnect="interrupt",
         )
         return await self._driver.run(self._calls.execute(kernel, request))
@@ -106,6 +109,7 @@ class AsyncBox:
         timeout: float | None = None,
         expect_epoch: int | None = None,
         execution_id: str | None = None,
+        atomic: bool = False,
         on_input: OnInput | None = None,
     ) -> AsyncIterator[OutputItem | ExecutionResult]:
         """See :meth:`Box.stream`."""
@@ -115,6 +119,7 @@ class AsyncBox:
             timeout=timeout,
             expect_epoch=expect_epoch,
             execution_id=execution_id,
+            atomic=atomic,
             stdin=on_input is not None,
             stream=True,
             on_disconnect="interrupt",
@@ -153,6 +158,7 @@ class AsyncBox:
         max_attempts: int | None = None,
         language: str = "python",
         timeout: float | None = None,
+        atomic: bool = False,
     ) -> ExecutionResult:
         """See :meth:`Box.execute_with_retry`; ``on_error_fn`` may be a coroutine function."""
         check_repair(on_error_fn)
@@ -167,7 +173,9 @@ class AsyncBox:
                     step = rules.send(better)
                 else:
                     step = rules.send(
-                        await self.execute(kernel, step.code, language=language, timeout=timeout)
+                        await self.execute(
+                            kernel, step.code, language=language, timeout=timeout, atomic=atomic
+                        )
                     )
         except StopIteration as end:
             result: ExecutionResult = end.value
@@ -198,6 +206,32 @@ class AsyncBox:
     async def branch(self, kernel: KernelLike, name: str) -> KernelRecord:
         """See :meth:`Box.branch`."""
         return await self._driver.run(self._calls.branch(kernel, name))
+
+    async def checkpoint(self, kernel: KernelLike, label: str | None = None) -> str:
+        """See :meth:`Box.checkpoint`."""
+        request = self._calls.checkpoint_request(label)
+        patience = 2 * self.settings.fork_timeout + 5
+        return str((await self._ask(kernel, request, patience=patience))["checkpoint_id"])
+
+    async def checkpoints(self, kernel: KernelLike) -> list[Checkpoint]:
+        """See :meth:`Box.checkpoints`."""
+        reply = await self._ask(kernel, {"op": "checkpoints"})
+        return [Checkpoint.from_wire(values) for values in reply["checkpoints"]]
+
+    async def drop_checkpoint(self, kernel: KernelLike, checkpoint: str | Checkpoint) -> None:
+        """See :meth:`Box.drop_checkpoint`."""
+        wanted = wanted_checkpoint(checkpoint)
+        await self._ask(kernel, {"op": "drop_checkpoint", "checkpoint": wanted})
+
+    async def rewind(self, kernel: KernelLike, checkpoint: str | Checkpoint) -> KernelRecord:
+        """See :meth:`Box.rewind`."""
+        request = {"op": "rewind", "checkpoint": wanted_checkpoint(checkpoint)}
+        return KernelRecord.from_wire((await self._ask(kernel, request))["record"])
+
+    async def undo(self, kernel: KernelLike, n: int = 1) -> KernelRecord:
+        """See :meth:`Box.undo`."""
+        request = {"op": "undo", "cells": check_whole("n", n, least=1)}
+        return KernelRecord.from_wire((await self._ask(kernel, request))["record"])
 
     async def destroy(self, kernel: KernelLike) -> bool:
         """See :meth:`Box.destroy`."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from kernelbox.client import blocking
-from kernelbox.client.calls import Calls, KernelLike as KernelLike
+from kernelbox.client.calls import Calls, KernelLike as KernelLike, wanted_checkpoint
 from kernelbox.client.conversation import (
     Answer,
     ConnectionLost,
@@ -16,7 +16,7 @@ from kernelbox.client.conversation import (
 )
 from kernelbox.config import Settings, check_whole
 from kernelbox.errors import BadInput
-from kernelbox.result import ExecutionResult, KernelRecord, OutputItem
+from kernelbox.result import Checkpoint, ExecutionResult, KernelRecord, OutputItem
 from kernelbox.retry import Repair, Run, attempts, check_repair
 from kernelbox.spool import OutputMatch, OutputPage, SpoolReader
 from kernelbox.wire import Frame
@@ -94,6 +94,7 @@ class Box:
         timeout: float | None = None,
         expect_epoch: int | None = None,
         execution_id: str | None = None,
+        atomic: bool = False,
         on_input: OnInput | None = None,
     ) -> ExecutionResult:
         """Run code in a kernel and wait for its result. Cells that came earlier go first.
@@ -109,6 +110,10 @@ class Box:
           not, nothing is run and :class:`EpochMismatch` is raised.
         - ``execution_id``: what to call this execution in :func:`cancel` and :func:`output`
           (letters, digits, ``-``, ``_``, ``.``). By default one is made up; the result has it.
+        - ``atomic``: if the cell fails in any way (an exception, a timeout, a crash), the kernel is
+          as it was before: ``result.state`` is ``"rewound"``. Files are not; ``result.notes`` names
+          those that the cell changed in its folder. It costs a few milliseconds. A session with
+          threads that no copy can have raises :class:`Unsupported`, and nothing is run.
         - ``on_input(prompt)`` answers ``input()`` in the code; None, or no such function, makes
           ``input()`` fail.
         """
@@ -120,6 +125,7 @@ class Box:
                 timeout=timeout,
                 expect_epoch=expect_epoch,
                 execution_id=execution_id,
+                atomic=atomic,
                 on_input=on_input,
             )
             assert isinstance(result, ExecutionResult)
@@ -130,6 +136,7 @@ class Box:
             timeout=timeout,
             expect_epoch=expect_epoch,
             execution_id=execution_id,
+            atomic=atomic,
         )
         return self._driver.run(self._calls.execute(kernel, request))
 
@@ -142,6 +149,7 @@ class Box:
         timeout: float | None = None,
         expect_epoch: int | None = None,
         execution_id: str | None = None,
+        atomic: bool = False,
         on_input: OnInput | None = None,
     ) -> Iterator[OutputItem | ExecutionResult]:
         """Run code and yield what it puts out as it happens, and its result last.
@@ -157,6 +165,7 @@ class Box:
             timeout=timeout,
             expect_epoch=expect_epoch,
             execution_id=execution_id,
+            atomic=atomic,
             stdin=on_input is not None,
             stream=True,
             on_disconnect="interrupt",
@@ -198,13 +207,15 @@ class Box:
         max_attempts: int | None = None,
         language: str = "python",
         timeout: float | None = None,
+        atomic: bool = False,
     ) -> ExecutionResult:
         """Run code, and while it fails, let ``on_error_fn(result, attempt)`` repair it.
 
         That returns new code, or None to run the same again. Errors, crashes and timeouts are
         failures; ``result.state`` says whether the variables are still there. Attempts count from
         1, the first run included, up to ``max_attempts`` (default: ``KERNELBOX_MAX_RETRIES``).
-        ``language`` and ``timeout`` are those of :func:`execute`, for each. After the last failure
+        ``language``, ``timeout`` and ``atomic`` are those of :func:`execute`, for each: with
+        ``atomic=True`` every attempt starts from the same clean state. After the last failure
         nobody is asked: the status is ``"max_attempts_exceeded"``, the error is the last one.
         ``result.attempts`` has every try.
         """
@@ -215,7 +226,9 @@ class Box:
             while True:
                 if isinstance(step, Run):
                     step = rules.send(
-                        self.execute(kernel, step.code, language=language, timeout=timeout)
+                        self.execute(
+                            kernel, step.code, language=language, timeout=timeout, atomic=atomic
+                        )
                     )
                 else:
                     step = rules.send(on_error_fn(step.result, step.attempt))
@@ -274,6 +287,56 @@ class Box:
         kernel that is not ours (``KERNELBOX_KERNEL_TYPE``) raises :class:`Unsupported`.
         """
         return self._driver.run(self._calls.branch(kernel, name))
+
+    def checkpoint(self, kernel: KernelLike, label: str | None = None) -> str:
+        """Remember a kernel as it is now; the id that comes back is for :func:`rewind`.
+
+        It takes milliseconds, whatever the size of the session: a copy of the interpreter is parked
+        and shares its memory until that changes. It waits for the running cell to end, at most
+        ``KERNELBOX_FORK_TIMEOUT`` seconds (60). A ``label`` can be used in place of the id. There
+        can be ``KERNELBOX_MAX_CHECKPOINTS`` (20); then :class:`BadInput` is raised until one is
+        dropped. A session with threads that no copy can have raises :class:`Unsupported`, which
+        names them.
+        """
+        request = self._calls.checkpoint_request(label)
+        patience = 2 * self.settings.fork_timeout + 5
+        return str(self._ask(kernel, request, patience=patience)["checkpoint_id"])
+
+    def checkpoints(self, kernel: KernelLike) -> list[Checkpoint]:
+        """The checkpoints of a kernel, oldest first."""
+        reply = self._ask(kernel, {"op": "checkpoints"})
+        return [Checkpoint.from_wire(values) for values in reply["checkpoints"]]
+
+    def drop_checkpoint(self, kernel: KernelLike, checkpoint: str | Checkpoint) -> None:
+        """Forget a ``checkpoint``, meant by its id or label, and free its memory.
+
+        Raises :class:`CheckpointNotFound`.
+        """
+        wanted = wanted_checkpoint(checkpoint)
+        self._ask(kernel, {"op": "drop_checkpoint", "checkpoint": wanted})
+
+    def rewind(self, kernel: KernelLike, checkpoint: str | Checkpoint) -> KernelRecord:
+        """Bring a kernel back to a ``checkpoint``, as if nothing had been run since.
+
+        It is meant by its id or label, and can be gone back to many times. Back come variables,
+        imports, functions, ``_`` and ``Out``, the folder, the environment, random numbers, the
+        places in files that are being read, and the bash session's folder, variables and functions.
+        Files and everything else outside the kernel stay as they are. Name, id, connection file and
+        clients stay; the epoch goes up by one. What runs or waits ends with an error at once.
+        Raises :class:`CheckpointNotFound`.
+        """
+        request = {"op": "rewind", "checkpoint": wanted_checkpoint(checkpoint)}
+        return KernelRecord.from_wire(self._ask(kernel, request)["record"])
+
+    def undo(self, kernel: KernelLike, n: int = 1) -> KernelRecord:
+        """Go back to before the last ``n`` Python cells, as :func:`rewind` does.
+
+        ``KERNELBOX_UNDO`` says how many cells are kept for it (0: none); it must have been set when
+        those cells were run. Sessions so large that this would slow down every cell switch it off,
+        and ``result.notes`` says so. Raises :class:`CheckpointNotFound` if there are fewer.
+        """
+        request = {"op": "undo", "cells": check_whole("n", n, least=1)}
+        return KernelRecord.from_wire(self._ask(kernel, request)["record"])
 
     def destroy(self, kernel: KernelLike) -> bool:
         """End a kernel and all its processes, and wait until they are gone.

@@ -179,6 +179,14 @@ VARIABLES: tuple[Variable, ...] = (
         "Seconds a branch may wait for the running cell to end",
     ),
     Variable(
+        "KERNELBOX_UNDO", "undo", "0", _whole(0, most=1000),
+        "How many cells back undo() can go: a checkpoint is kept of the moment before each",
+    ),
+    Variable(
+        "KERNELBOX_MAX_CHECKPOINTS", "max_checkpoints", "20", _whole(1, most=1000),
+        "Most checkpoints of one kernel; the oldest automatic one makes room for a new one",
+    ),
+    Variable(
         "KERNELBOX_INTERRUPT_GRACE", "interrupt_grace", "2", _seconds(zero=True),
         "Seconds after the first interrupt of a timed-out cell before it is interrupted again",
     ),
@@ -231,6 +239,8 @@ class Settings:
     keeper_linger: float = 60.0
     start_timeout: float = 60.0
     fork_timeout: float = 60.0
+    undo: int = 0
+    max_checkpoints: int = 20
     interrupt_grace: float = 2.0
     kill_grace: float = 5.0
     spool_limit: int = 256 << 20
@@ -408,6 +418,19 @@ def check_whole(name: str, value: object, *, least: int | None = None) -> int:
         where = "" if least is None else f" from {least} on"
         raise BadInput(f"{name} is a whole number{where}, not {in_short(value)}")
     return value  # type: ignore[return-value]
+
+
+def check_label(label: object) -> str | None:
+    """What a checkpoint is called, if it is called something."""
+    if label is None:
+        return None
+    if not isinstance(label, str) or not label.strip() or not label.isprintable():
+        raise BadInput(f"a checkpoint's label is a printable string, not {in_short(label)}")
+    if len(label) > LONGEST_NAME:
+        raise BadInput(
+            f"a checkpoint's label has at most {LONGEST_NAME} characters, not {len(label)}"
+        )
+    return label
 
 
 def check_epoch(epoch: object) -> int | None:

@@ -6,6 +6,7 @@
     ├── BadInput            a name, number, language or code that cannot be used (also a ValueError)
     ├── KernelNotFound      no such kernel, and there never was (also a LookupError)
     │   └── KernelLost      there was one; it says when and why it ended
+    ├── CheckpointNotFound  no such checkpoint of that kernel (also a LookupError)
     ├── EpochMismatch       the namespace is not the one the caller expects; nothing was run
     ├── StartupFailed       a kernel could not be started, or its startup code failed
     ├── Unsupported         this kernel or this machine cannot do that, and why
@@ -41,6 +42,10 @@ class KernelLost(KernelNotFound):
     """Raised for a kernel that ended by itself (idle, killed, …), state and all; make a new one."""
 
 
+class CheckpointNotFound(BoxError, LookupError):
+    """Raised for a checkpoint that is not there; the message names those that are."""
+
+
 class EpochMismatch(BoxError):
     """Raised when ``expect_epoch`` is wrong. Nothing was run; ``details`` has the true epoch."""
 
@@ -64,6 +69,7 @@ _BY_NAME: dict[str, type[BoxError]] = {
         BadInput,
         KernelNotFound,
         KernelLost,
+        CheckpointNotFound,
         EpochMismatch,
         StartupFailed,
         Unsupported,

@@ -122,10 +122,12 @@ class ExecutionResult:
 
     The kernel's state:
 
-    - ``state``: ``kept``; ``lost``; or ``unknown``, if the connection broke and nobody could be
-      asked. A loss between cells is told to the first caller who comes, once
+    - ``state``: ``kept``; ``rewound`` to what it was before this cell (``atomic=True``); ``lost``;
+      or ``unknown``, if the connection broke and nobody could be asked. A loss between cells is
+      told to the first caller who comes, once
     - ``cause``: why it is not ``kept``, and what was lost
-    - ``epoch``: goes up each time the variables are lost; 0 if it is not known
+    - ``epoch``: goes up each time the variables are not what they were: lost or rewound; 0 if it is
+      not known
     - ``kernel_id``: the kernel that ran it. Epochs compare only within one id
     """
 
@@ -185,6 +187,34 @@ class ExecutionResult:
 
 
 @dataclass(slots=True)
+class Checkpoint:
+    """A moment of a kernel that ``rewind`` can go back to.
+
+    - ``checkpoint_id``: its id; ``label``: what it was called when it was made, or None
+    - ``automatic``: made before a cell, for ``undo`` (``KERNELBOX_UNDO``); these come and go
+    - ``created_at``: seconds since 1970; ``execution_count``: how many cells had been run
+    - ``private_kb``: memory that it alone has: what the kernel has changed since then
+    - ``notes``: what it shares with the kernel instead of having its own, in sentences
+    """
+
+    checkpoint_id: str
+    label: str | None
+    automatic: bool
+    created_at: float
+    execution_count: int
+    private_kb: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_wire(cls, values: Mapping[str, Any]) -> Checkpoint:
+        return cls(**_known(cls, values))
+
+
+@dataclass(slots=True)
 class KernelRecord:
     """A kernel, as it was when this was made. Functions take the record, the name or the id.
 
@@ -221,6 +251,9 @@ class KernelRecord:
     notes: list[str] = field(default_factory=list)
     address: str = ""
 
+    def __hash__(self) -> int:
+        return hash(self.kernel_id)
+
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON."""
         return asdict(self)
@@ -232,6 +265,7 @@ class KernelRecord:
 
 __all__ = [
     "AttemptSnapshot",
+    "Checkpoint",
     "ErrorInfo",
     "ExecutionResult",
     "Image",

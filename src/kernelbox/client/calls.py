@@ -16,6 +16,7 @@ from kernelbox.config import (
     Settings,
     check_code,
     check_epoch,
+    check_label,
     check_language,
     check_name,
     check_timeout,
@@ -24,7 +25,7 @@ from kernelbox.config import (
 from kernelbox.errors import BadInput, BoxError, KeeperUnavailable, KernelLost, KernelNotFound
 from kernelbox.keeper.home import Home, locate
 from kernelbox.keeper.launch import package_parent
-from kernelbox.result import ErrorInfo, ExecutionResult, KernelRecord
+from kernelbox.result import Checkpoint, ErrorInfo, ExecutionResult, KernelRecord
 from kernelbox.wire import PROTOCOL, Frame, build_id
 
 _T = TypeVar("_T")
@@ -262,6 +263,7 @@ class Calls:
         timeout: float | None = None,
         expect_epoch: int | None = None,
         execution_id: str | None = None,
+        atomic: bool = False,
         stdin: bool = False,
         stream: bool = False,
         on_disconnect: str = "continue",
@@ -279,9 +281,20 @@ class Calls:
             "interrupt_grace": settings.interrupt_grace,
             "kill_grace": settings.kill_grace,
             "expect_epoch": check_epoch(expect_epoch),
+            "atomic": bool(atomic),
+            "undo": settings.undo,
+            "most_checkpoints": settings.max_checkpoints,
             "stdin": stdin,
             "stream": stream,
             "on_disconnect": on_disconnect,
+        }
+
+    def checkpoint_request(self, label: str | None) -> Frame:
+        return {
+            "op": "checkpoint",
+            "label": check_label(label),
+            "most": self.settings.max_checkpoints,
+            "patience": self.settings.fork_timeout,
         }
 
     def kernel(
@@ -355,6 +368,15 @@ def _wanted(kernel: object) -> str:
             raise BadInput("a kernel is meant by its record, its name or its id, not by ''")
         return kernel
     raise BadInput(f"a kernel is a KernelRecord, a name or an id, not {type(kernel).__name__}")
+
+
+def wanted_checkpoint(checkpoint: object) -> str:
+    """What a checkpoint is looked up by: its id or its label."""
+    if isinstance(checkpoint, Checkpoint):
+        return checkpoint.checkpoint_id
+    if not isinstance(checkpoint, str) or not checkpoint:
+        raise BadInput(f"a checkpoint is meant by its id or label, not by {in_short(checkpoint)}")
+    return checkpoint
 
 
 def _check_id(execution_id: object) -> str:

@@ -233,18 +233,17 @@ class BashTalk:
         """Whether a command may begin: the shell is up and has ended the one before."""
         return self._ready and not self._running
 
-    def begin(self, code: str) -> Send:
-        """Number `code` and say how to start it; ValueError if bash could not even read it."""
+    def begin(self, code: str | bytes) -> Send:
+        """Number `code` and say how to start it; ValueError if bash could not even read it.
+
+        Bytes are run line by line: that is for snapshots, which may hold any byte but NUL.
+        """
         if not self.idle:
             raise RuntimeError("the shell is not idle; wait for Ready, Finished or Interrupted")
-        if "\0" in code:
-            raise ValueError("bash code cannot contain NUL characters; remove them and try again")
-        try:
-            body = code.encode()
-        except UnicodeEncodeError as error:
-            message = f"bash code must be Unicode text; character {error.start} is a lone surrogate"
-            raise ValueError(message) from None
-        group = code.count("\n") < _GROUP_LINES and not _ALIAS.search(code)
+        if isinstance(code, bytes):
+            body, group = code.replace(b"\0", b""), False
+        else:
+            body, group = _readable(code)
         self._number += 1
         self._running = True
         # The NUL says that the text is complete: a stale wake-up may find it half written.
@@ -275,3 +274,15 @@ class BashTalk:
             return Started()
         self._running = False
         return Interrupted(exit_code) if how == b"I" else Finished(exit_code)
+
+
+def _readable(code: str) -> tuple[bytes, bool]:
+    """The bytes of a command, and whether it may run as one group."""
+    if "\0" in code:
+        raise ValueError("bash code cannot contain NUL characters; remove them and try again")
+    try:
+        body = code.encode()
+    except UnicodeEncodeError as error:
+        message = f"bash code must be Unicode text; character {error.start} is a lone surrogate"
+        raise ValueError(message) from None
+    return body, code.count("\n") < _GROUP_LINES and not _ALIAS.search(code)

@@ -83,6 +83,14 @@ class UserLoop:
 
         _replace_everywhere("create_task", create_task)
 
+    def descriptors(self) -> set[int]:
+        """Those of the loop itself, which a copy makes anew."""
+        loop = self._loop
+        if loop is None or loop.is_closed():
+            return set()
+        ends = (getattr(loop, name, None) for name in ("_ssock", "_csock"))
+        return {end.fileno() for end in ends if end is not None}
+
     def renew_after_fork(self) -> None:
         """Give the copy of a fork a selector of its own: epoll descriptors are shared by a fork."""
         loop = self._loop

@@ -1,4 +1,4 @@
-"""The copy of a live interpreter: what must happen before, during and after the fork."""
+"""Copies of a live interpreter: branches, which go on at once, and checkpoints, which park."""
 
 from __future__ import annotations
 
@@ -6,107 +6,198 @@ import contextlib
 import gc
 import os
 import random
+import socket
 import sys
-import threading
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from kernelbox.inside import linux
-from kernelbox.wire import Frame
+from kernelbox.inside.changes import Folder
+from kernelbox.inside.openfiles import OpenFiles
+from kernelbox.inside.pools import Pools
+from kernelbox.wire import READ_SIZE, Decoder, Frame, encode
 
 if TYPE_CHECKING:
     from kernelbox.inside.interpreter import Interpreter
 
+_MAX_FDS = 8
 
-def fork_copy(interpreter: Interpreter, frame: Frame, fds: list[int]) -> None:
-    """Fork; in the copy, move over to ``fds`` and carry on as an interpreter of its own.
+
+class Refused(Exception):
+    """A fork that would not be safe, or did not work; the words say why."""
+
+
+def branch(interpreter: Interpreter, frame: Frame, fds: list[int]) -> None:
+    """Fork; the copy moves over to ``fds`` and carries on as an interpreter of its own."""
+
+    def carry_on() -> None:
+        interpreter.attach(fds, frame["token"])
+        if frame.get("reseed"):
+            interpreter.reseed()
+
+    _answer(interpreter, lambda: _copy(interpreter, carry_on, fds, force=bool(frame.get("force"))))
+
+
+def checkpoint(interpreter: Interpreter, frame: Frame, fds: list[int]) -> None:
+    """Fork; the copy parks at ``fds`` until it is told to fork a successor."""
+    _answer(interpreter, lambda: park(interpreter, fds))
+
+
+def park(
+    interpreter: Interpreter, fds: list[int], *, watch: Folder | None = None
+) -> dict[str, Any] | None:
+    """What there is to say of the fork; None in a successor, for whom no time has passed.
+
+    Who asks for the successor is told what has changed since in the folder to ``watch``.
+    Raises :class:`Refused`, and nothing has happened.
+    """
+    return _copy(interpreter, lambda: _Parked(interpreter, fds, watch).wait(), fds)
+
+
+def _answer(interpreter: Interpreter, fork: Callable[[], dict[str, Any] | None]) -> None:
+    try:
+        facts = fork()
+    except Refused as refusal:
+        interpreter.lifeline.send({"op": "forked", "ok": False, "error": str(refusal)})
+        return
+    if facts is not None:
+        interpreter.lifeline.send({"op": "forked", "ok": True, **facts})
+
+
+def _copy(
+    interpreter: Interpreter, become: Callable[[], None], fds: list[int], *, force: bool = False
+) -> dict[str, Any] | None:
+    """Fork a copy and let it ``become`` something; None in the copy, once it has.
 
     The copy forks once more and its parent ends, so that the stub becomes the parent of the
     second: the stub, not this interpreter, then reports its death.
     """
-    notes = _what_is_not_carried()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    linux.flush_c_buffers()
-    random_state = random.getstate()  # the module reseeds itself in every child
-    gc_was_on = gc.isenabled()
-    gc.disable()  # a collection right after the fork would un-share the pages it walks over
-    interpreter._forking = True
+    started = time.perf_counter()
+    pools = Pools.look()
+    try:
+        if pools.danger and not force:
+            raise Refused(pools.danger)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        linux.flush_c_buffers()
+        # A fork shares file offsets, and this process may go on reading before the copy has looked.
+        files = OpenFiles.look(besides=interpreter.user_loop.descriptors())
+        random_state = random.getstate()  # the module reseeds itself in every child
+        with pools.paused(), _no_collection():
+            child = _fork(interpreter)
+            if child == 0:
+                with _ending_badly():
+                    _leave_parent()
+                    interpreter.forking = False
+                    interpreter.leave_channel()
+                    random.setstate(random_state)
+                    interpreter.user_loop.renew_after_fork()
+                    files.reopen()
+                    pools.revive()
+                    become()
+                return None
+            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    finally:
+        for fd in fds:
+            with contextlib.suppress(OSError):  # the copy has taken them over
+                os.close(fd)
+    if status:
+        raise Refused(f"the process that was to fork the copy ended with {status}")
+    notes = [*pools.notes, *files.notes]
+    return {"notes": notes, "seconds": round(time.perf_counter() - started, 6)}
+
+
+def _fork(interpreter: Interpreter) -> int:
+    interpreter.forking = True
     try:
         child = os.fork()
     except OSError as error:
-        interpreter._forking = False
-        _close(fds)
-        interpreter.lifeline.send({"op": "forked", "ok": False, "error": str(error)})
-        return
-    finally:
-        if gc_was_on:
-            gc.enable()
+        interpreter.forking = False
+        raise Refused(f"the fork failed: {error.strerror}") from None
     if child:
-        interpreter._forking = False
-        _close(fds)
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        if status:
-            words = f"the process that was to fork the copy ended with {status}"
-            interpreter.lifeline.send({"op": "forked", "ok": False, "error": words})
-        else:
-            interpreter.lifeline.send({"op": "forked", "ok": True, "notes": notes})
-        return
+        interpreter.forking = False
+    return child
+
+
+def _leave_parent() -> None:
+    """In the first copy: fork the second, whose parent will be the stub, and go."""
+    between = os.getpid()
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    # Only once the stub is the parent: the one between is about to end, and must not take us along.
+    while os.getppid() == between:
+        os.sched_yield()
+    linux.die_with_parent()
+
+
+@contextlib.contextmanager
+def _no_collection() -> Any:
+    """A collection right after the fork would un-share the pages it walks over."""
+    was_on = gc.isenabled()
+    gc.disable()
     try:
-        between = os.getpid()
-        if os.fork():
-            os._exit(0)
-        interpreter._forking = False
-        os.setsid()
-        # Only once the stub is the parent: the one between is about to end, and must not take
-        # us along.
-        while os.getppid() == between:
-            os.sched_yield()
-        linux.die_with_parent()
-        interpreter.lifeline.detach()
-        random.setstate(random_state)
-        interpreter.user_loop.renew_after_fork()
-        _reopen_regular_files()
-        interpreter.attach(fds, frame["token"])
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+@contextlib.contextmanager
+def _ending_badly() -> Any:
+    """A copy that cannot be set up must not carry on as a second interpreter."""
+    try:
+        yield
     except BaseException as error:
         with contextlib.suppress(OSError):
             os.write(2, f"kernelbox: the copy could not be set up: {error!r}\n".encode())
         os._exit(70)
 
 
-def _close(fds: list[int]) -> None:
-    for fd in fds:
-        os.close(fd)
+class _Parked:
+    """A copy that waits: no cells, no CPU; end-of-file on its own socket ends it."""
 
+    def __init__(self, interpreter: Interpreter, fds: list[int], watch: Folder | None) -> None:
+        self._interpreter = interpreter
+        self._watch = watch
+        interpreter.be_silent()
+        self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, fileno=fds.pop())
+        self._decoder = Decoder()
+        linux.set_name("kb-checkpoint")
+        self._say({"op": "hello"})
 
-def _what_is_not_carried() -> list[str]:
-    """What a fork leaves behind, in words for the record of the branch."""
-    threads = [
-        thread.name
-        for thread in threading.enumerate()
-        if thread is not threading.main_thread() and thread.is_alive()
-    ]
-    return [f"threads were not carried: {', '.join(threads)}"] if threads else []
+    def wait(self) -> None:
+        """Returns in a successor only: a fork of this one that carries on where it was parked."""
+        while True:
+            data, fds, _, _ = socket.recv_fds(self._sock, READ_SIZE, _MAX_FDS)
+            if not data:
+                os._exit(0)
+            for frame in self._decoder.feed(data):
+                if frame["op"] == "fork" and self._fork(frame, fds):
+                    return
 
+    def _fork(self, frame: Frame, fds: list[int]) -> bool:
+        interpreter = self._interpreter
 
-def _reopen_regular_files() -> None:
-    """A fork shares file offsets: what one side reads, the other would miss. Open them anew."""
-    for name in os.listdir("/proc/self/fd"):
-        fd = int(name)
-        if fd < 3:
-            continue
-        with contextlib.suppress(OSError):
-            if not os.path.isfile(path := os.readlink(f"/proc/self/fd/{fd}")):
-                continue
-            with open(f"/proc/self/fdinfo/{fd}") as file:
-                info = dict(
-                    line.split(":\t", 1) for line in file.read().splitlines() if ":\t" in line
-                )
-            flags = int(info["flags"], 8) & ~(os.O_CREAT | os.O_EXCL | os.O_TRUNC)
-            same = os.stat(path)
-            mine = os.fstat(fd)
-            if (same.st_dev, same.st_ino) != (mine.st_dev, mine.st_ino):
-                continue
-            fresh = os.open(path, flags)
-            os.lseek(fresh, int(info["pos"]), os.SEEK_SET)
-            os.dup2(fresh, fd, inheritable=os.get_inheritable(fd))
-            os.close(fresh)
+        def succeed() -> None:
+            self._sock.close()
+            interpreter.attach(fds, frame["token"])
+            linux.set_name("kb-python")
+
+        try:
+            facts = _copy(interpreter, succeed, fds)
+        except Refused as refusal:
+            self._say({"op": "forked", "ok": False, "error": str(refusal)})
+            return False
+        if facts is None:
+            return True
+        changed = self._watch.changes() if self._watch is not None else []
+        self._say({"op": "forked", "ok": True, "changed": changed})
+        return False
+
+    def _say(self, frame: Frame) -> None:
+        try:
+            self._sock.sendall(encode(frame))
+        except OSError:
+            os._exit(0)  # nobody will ever ask for this moment again

@@ -17,15 +17,16 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from kernelbox.inside import linux
+from kernelbox.inside import forking, linux
+from kernelbox.inside.changes import Folder
 from kernelbox.inside.channel import open_channel
 from kernelbox.inside.comms import Comms
 from kernelbox.inside.eventloop import UserLoop
 from kernelbox.inside.faces import recolour, wear
-from kernelbox.inside.forking import fork_copy
 from kernelbox.inside.interrupts import Interrupts
 from kernelbox.inside.lifeline import Lifeline, LifelineClosed
 from kernelbox.inside.outlets import Outlets, Stream
+from kernelbox.inside.pools import track_executors
 from kernelbox.inside.questions import answer
 from kernelbox.inside.shell import KernelFacade, Shell, outbox
 from kernelbox.inside.workingset import Lesson, WorkingSet
@@ -50,7 +51,7 @@ class Interpreter:
         self.pid = 0
         self.pages = WorkingSet()
         self._private: list[int] = []
-        self._forking = False
+        self.forking = False
         shell.kernel = KernelFacade(self.comms)
         shell.loop_runner = self.user_loop.run
         shell.loop_runner_map["asyncio"] = (self.user_loop.run, True)
@@ -58,6 +59,7 @@ class Interpreter:
     def install(self) -> None:
         """What can be done once, in the root, for every interpreter that is forked from it."""
         self.user_loop.install()
+        track_executors()
         self.comms.install()
         os.register_at_fork(
             before=self._before_fork,
@@ -80,6 +82,7 @@ class Interpreter:
         os.dup2(self._private[STDERR], 2)
         for fd in {*fds, null} - {0, 1, 2}:
             os.close(fd)
+        fds.clear()
         self.outlets = Outlets(self._private[STDOUT], self._private[STDERR], token)
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, fileno=self._private[LIFELINE])
         self.lifeline = Lifeline(sock, self.outlets, self.interrupts)
@@ -92,6 +95,26 @@ class Interpreter:
         faulthandler.enable(file=self._private[STDERR])
         faulthandler.register(DUMP_SIGNAL, file=self._private[DUMP], all_threads=True)
         self.lifeline.send({"op": "hello", "pid": self.pid})
+
+    def leave_channel(self) -> None:
+        """In a copy: the original's lifeline and pipes are none of its business."""
+        faulthandler.disable()
+        faulthandler.unregister(DUMP_SIGNAL)
+        self.lifeline.detach()
+        for fd in self._private[STDOUT:]:
+            os.close(fd)
+        self._private = []
+
+    def be_silent(self) -> None:
+        """In a copy that is parked: nothing it may still print goes anywhere."""
+        null = os.open(os.devnull, os.O_RDWR)
+        for fd in (0, 1, 2):
+            os.dup2(null, fd)
+        os.close(null)
+
+    def reseed(self) -> None:
+        """From now on, random numbers of its own."""
+        reseed()
 
     def run(self) -> None:
         """Serve requests until the warden is gone."""
@@ -126,6 +149,8 @@ class Interpreter:
     def _handle(self, frame: Frame, fds: list[int]) -> None:
         match frame["op"]:
             case "run":
+                if fds and not self._guarded(frame, fds):
+                    return
                 self._run_cell(frame)
             case "ask":
                 frame["busy"] = self.user_loop.busy
@@ -137,10 +162,24 @@ class Interpreter:
             case "prime":
                 self._prime()
                 self.lifeline.send({"op": "primed"})
-            case "fork":
-                fork_copy(self, frame, fds)
+            case "branch":
+                forking.branch(self, frame, fds)
+            case "checkpoint":
+                forking.checkpoint(self, frame, fds)
             case _:
                 pass  # an input reply that came after the cell stopped waiting for it
+
+    def _guarded(self, frame: Frame, fds: list[int]) -> bool:
+        """Park a copy before a cell that may have to be undone. False: it must not be run, here
+        or at all."""
+        try:
+            facts = forking.park(self, fds, watch=Folder() if frame.get("atomic") else None)
+        except forking.Refused as refusal:
+            facts = {"refused": str(refusal)}
+        if facts is None:
+            return False  # the successor: for it, the cell has never been
+        self.lifeline.send({"op": "guarded", **facts})
+        return "refused" not in facts or not frame.get("atomic")
 
     def _run_cell(self, frame: Frame) -> None:
         shell = self.shell
@@ -263,7 +302,7 @@ class Interpreter:
     def _after_fork_in_child(self) -> None:
         if self.pid:
             self.outlets.lock.release()
-            if not self._forking:
+            if not self.forking:
                 # A child that user code forked: no lifeline, no marks; stdout is plain fd 1.
                 self.lifeline.detach()
                 self.outlets.marking = False

@@ -6,7 +6,7 @@ import contextlib
 import os
 import secrets
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from kernelbox.inside import bash, linux
@@ -16,6 +16,11 @@ from kernelbox.warden.exits import Exit, explain
 from kernelbox.warden.streams import Streams
 
 _FDS = bash.Fds()
+
+_LARGEST_SNAPSHOT = 16 << 20
+
+Snapshot = Callable[[str | None], None]
+"""Told what gives a new shell the state of another, or None if that cannot be had."""
 
 
 class BashOwner(Protocol):
@@ -49,6 +54,9 @@ class BashMember:
         self.ended: Exit | None = None
         self._killed_by_us: str | None = None
         self._waiting: str | None = None
+        self._past: bytes | None = None
+        self._taking_over = False
+        self._on_snapshot: Snapshot | None = None
         self._up = False
         self._taken = False
         self._interrupt_due = False
@@ -99,6 +107,21 @@ class BashMember:
         if not self._up:
             self._waiting = code
             return
+        self._begin(code)
+
+    def snapshot(self, done: Snapshot) -> None:
+        """Read the shell's state, between commands: directory, variables, functions, options."""
+        if self.ended is not None or self._on_snapshot is not None:
+            done(None)
+            return
+        self._on_snapshot = done
+        self.run(bash.snapshot_code(_FDS))
+
+    def take_over(self, past: str) -> None:
+        """Before its first command, take over the state of another shell."""
+        self._past = past.encode("utf-8", "surrogateescape")
+
+    def _begin(self, code: str | bytes) -> None:
         send = self._talk.begin(code)
         self._taken = self._interrupt_due = False
         self._jobs = linux.descendants(self.pid)  # what earlier commands left running stays
@@ -150,6 +173,9 @@ class BashMember:
         self._reactor.forget(self._status)
         for fd in (self._status, self._code, self._text):
             os.close(fd)
+        if self._on_snapshot is not None:
+            done, self._on_snapshot = self._on_snapshot, None
+            done(None)
         self._owner.bash_ended(self.ended)
 
     def _wake(self, code: bytes) -> None:
@@ -173,18 +199,40 @@ class BashMember:
             return
         for event in self._talk.feed(data):
             if isinstance(event, bash.Ready):
-                self._streams.drain()  # the noise of the start is older than this word
-                self._up = True
-                code, self._waiting = self._waiting, None
-                if code is not None:
-                    self._owner.bash_ready(code)
+                if self._past is not None:
+                    past, self._past = self._past, None
+                    self._taking_over = True
+                    self._begin(past)
+                else:
+                    self._is_up()
             elif isinstance(event, bash.Started):
                 self._taken = True
                 if self._interrupt_due:
                     self.interrupt()
             elif isinstance(event, bash.Again):
                 self._wake(event.code)
+            elif self._taking_over:
+                self._taking_over = False
+                self._is_up()
             else:
                 self._streams.drain()
                 self._abandoned = False
-                self._owner.bash_done(event.exit_code)
+                if self._on_snapshot is not None:
+                    done, self._on_snapshot = self._on_snapshot, None
+                    done(self._read_snapshot())
+                else:
+                    self._owner.bash_done(event.exit_code)
+
+    def _is_up(self) -> None:
+        self._streams.drain()  # the noise of the start is older than this word
+        self._up = True
+        code, self._waiting = self._waiting, None
+        if code is not None:
+            self._owner.bash_ready(code)
+
+    def _read_snapshot(self) -> str | None:
+        size = os.fstat(self._text).st_size
+        text = os.pread(self._text, min(size, _LARGEST_SNAPSHOT), 0)
+        if not text.endswith(bash.SNAPSHOT_END):
+            return None
+        return text.decode("utf-8", "surrogateescape")

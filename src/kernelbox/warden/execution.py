@@ -44,6 +44,10 @@ class Execution:
     store_history: bool = True
     user_expressions: dict[str, str] = field(default_factory=dict)
     internal: bool = False
+    atomic: bool = False
+    undo: int = 0
+    """How many cells back the caller wants to be able to go."""
+    most_checkpoints: int = 20
     origin: Any = None
     parent: dict[str, Any] | None = None  # the Jupyter request, for libraries that look at it
     on_finish: Callable[[Result], None] | None = None
@@ -53,6 +57,7 @@ class Execution:
     digest: Digest = field(init=False)
     spool: Spool | None = None
     started_at: float = 0.0
+    bash_before: str | None = None
     oom_before: int = 0
     steps: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

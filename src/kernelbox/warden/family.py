@@ -19,6 +19,7 @@ from kernelbox.warden.jobs import ForkOrder
 from kernelbox.warden.kernel import Kernel
 from kernelbox.warden.lanes.jupyter import JupyterDoor
 from kernelbox.warden.member import Member, MemberOwner
+from kernelbox.warden.parked import Parked
 from kernelbox.warden.python_member import PythonMember
 from kernelbox.warden.reservation import Reservation, reserve
 from kernelbox.wire import Frame
@@ -42,7 +43,7 @@ class Family(Warden):
         is what every kernel of this root has to say."""
         super().__init__(request, control, stub_pid)
         self.notes = notes
-        self._members: dict[int, PythonMember] = {}
+        self._members: dict[int, PythonMember | Parked] = {}
         self._shells: dict[int, BashMember] = {}
         self._starting: dict[int, PythonMember | BashMember] = {}
         self._tags = FIRST
@@ -80,27 +81,16 @@ class Family(Warden):
     def branch(self, kernel: Kernel, frame: Frame, reply: Reply) -> None:
         """Fork a live interpreter; the copy becomes a kernel of its own under a new name."""
         settings = Settings.from_wire(frame["settings"])
-        newcomer = _Newcomer()
-        copy = self._new_member(newcomer, start=False)
+        notes: list[str] = []
 
         def fail(why: str) -> None:
-            copy.close()
             reply(StartupFailed(f"branch {frame['name']!r} could not be made: {why}"))
 
-        def forked(error: str | None, notes: list[str]) -> None:
-            if error is not None:
-                fail(error)
-            else:
-                # The copy's hello may have come before its parent's word, or comes after it.
-                newcomer.expect(lambda: arrived(notes), fail)
-                self.reactor.call_later(settings.start_timeout, never_came)
+        def forked(error: str | None, facts: Frame) -> None:
+            notes.extend(facts.get("notes") or ())
+            answer(error)
 
-        def never_came() -> None:
-            newcomer.give_up(f"the copy said nothing for {settings.start_timeout:g} s")
-
-        def arrived(notes: list[str]) -> None:
-            if kernel.bash is not None:
-                notes = [*notes, "the bash session was not carried: the branch gets a new one"]
+        def arrived(copy: PythonMember) -> None:
             identity = {**frame, "parent": kernel.identity.kernel_id, "notes": notes}
             identity.setdefault("cwd", kernel.identity.cwd)
             identity.setdefault("environ", kernel.identity.environ)
@@ -112,19 +102,65 @@ class Family(Warden):
                 reply(error)
                 return
             child.history = kernel.history.copy()
-            self._members[copy.inner_pid] = copy
+            child.execution_count = kernel.execution_count
+            child.renew_bash(order.bash)
             child.adopt(copy)
             reply({"record": child.record(), "warden": os.getpid()})
 
-        order = ForkOrder(copy, forked, patience=settings.fork_timeout)
+        copy, answer = self.expect_copy(arrived, fail, patience=settings.start_timeout)
+        order = ForkOrder(
+            {"op": "branch", "token": copy.channel.token, "reseed": bool(frame.get("reseed"))},
+            copy.channel.far,
+            forked,
+            patience=settings.fork_timeout,
+            with_bash=True,
+        )
 
         def too_late() -> None:
             if kernel.withdraw(order):
-                copy.channel.close_far()
-                fail(f"the running cell did not end within {settings.fork_timeout:g} s")
+                answer(f"the running cell did not end within {settings.fork_timeout:g} s")
 
         order.deadline = self.reactor.call_later(settings.fork_timeout, too_late)
         kernel.submit(order)
+
+    def expect_copy(
+        self,
+        arrived: Callable[[PythonMember], None],
+        failed: Callable[[str], None],
+        *,
+        patience: float,
+    ) -> tuple[PythonMember, Callable[[str | None], None]]:
+        """A member that a fork elsewhere is to become, and what to call with the word of who was
+        to fork it: its failure, or None. Exactly one of ``arrived`` and ``failed`` follows."""
+        newcomer = _Newcomer()
+        copy = self._new_member(newcomer, start=False)
+
+        def here() -> None:
+            self._members[copy.inner_pid] = copy
+            arrived(copy)
+
+        def gone(why: str) -> None:
+            copy.channel.close_far()
+            copy.kill(why)
+            copy.close()
+            failed(why)
+
+        def answer(error: str | None) -> None:
+            if error is not None:
+                gone(error)
+                return
+            # The copy's hello may have come before its parent's word, or comes after it.
+            newcomer.expect(here, gone)
+            self.reactor.call_later(patience, never_came)
+
+        def never_came() -> None:
+            newcomer.give_up(f"the copy said nothing for {patience:g} s")
+
+        return copy, answer
+
+    def parked_arrived(self, parked: Parked) -> None:
+        """Its end is told by the stub, as every member's is."""
+        self._members[parked.pid] = parked
 
     def _open_ports(self, frame: Frame) -> Ports:
         info = frame.get("connection")

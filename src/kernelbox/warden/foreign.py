@@ -80,6 +80,7 @@ class ForeignFamily(Warden):
         self, request: socket.socket, control: socket.socket, stub_pid: int, *, asked_at: float
     ) -> None:
         super().__init__(request, control, stub_pid)
+        self.can_fork = False
         import zmq
 
         self._asked_at = asked_at

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from kernelbox.config import Settings
-from kernelbox.errors import BadInput, BoxError, StartupFailed
+from kernelbox.errors import BadInput, BoxError, StartupFailed, Unsupported
 from kernelbox.inside import linux
 from kernelbox.reactor import Peer, Reactor
 from kernelbox.warden.bash_member import BashMember
@@ -24,6 +24,7 @@ from kernelbox.warden.identity import Identity
 from kernelbox.warden.kernel import Kernel
 from kernelbox.warden.lanes.native import NativeClient
 from kernelbox.warden.member import Member, process_facts
+from kernelbox.warden.parked import Parked
 from kernelbox.warden.reservation import listen
 from kernelbox.warden.shelf import Shelf
 from kernelbox.wire import Frame
@@ -57,6 +58,7 @@ class Warden(ABC):
         self.stub_pid = stub_pid
         self.households: dict[str, Household] = {}
         self.kernel_type = "python3"
+        self.can_fork = True
         self.notes: Sequence[str] = ()
         self.mortal = True  # until it is somebody's, it ends with the keeper
         self.settings: Settings | None = None
@@ -243,6 +245,20 @@ class Warden(ABC):
         self._stub.close()  # the stub takes this as its word to kill the rest and go
         # Replies that are under way go out in the meantime.
         self.reactor.call_soon(self._leave)
+
+    def expect_copy(
+        self,
+        arrived: Callable[[Any], None],
+        failed: Callable[[str], None],
+        *,
+        patience: float,
+    ) -> tuple[Any, Callable[[str | None], None]]:
+        """Only who can fork has copies."""
+        raise Unsupported("this needs our own python3 kernel")
+
+    def parked_arrived(self, parked: Parked) -> None:
+        """A checkpoint is there."""
+        raise Unsupported("this needs our own python3 kernel")
 
     def close(self) -> None:
         """Let go of everything without ending the process: for a rehearsal."""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernelbox.reactor import Timer
 from kernelbox.warden.execution import Execution
-
-if TYPE_CHECKING:
-    from kernelbox.warden.python_member import PythonMember
+from kernelbox.wire import Frame
 
 
 @dataclass(slots=True, eq=False)
@@ -26,12 +25,23 @@ class Question:
 
 @dataclass(slots=True, eq=False)
 class ForkOrder:
-    """A branch that waits for its turn; ``on_fork(error, notes)`` says what became of it."""
+    """A branch or a checkpoint that waits for its turn; ``on_fork(error, facts)`` says what became
+    of it."""
 
-    copy: PythonMember
-    on_fork: Callable[[str | None, list[str]], None]
+    order: Frame
+    fds: list[int]
+    """For the copy; they are closed here when it has them, or when there will be none."""
+    on_fork: Callable[[str | None, Frame], None]
     deadline: Timer | None = None
     patience: float = 60.0  # once it has its turn
+    with_bash: bool = False
+    bash: str | None = None
+    """What gives a new shell the state of this kernel's, if it has one."""
+
+    def close(self) -> None:
+        for fd in self.fds:
+            os.close(fd)
+        self.fds.clear()
 
 
 Job = Execution | Question | ForkOrder

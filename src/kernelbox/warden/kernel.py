@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from kernelbox.errors import BoxError, Unsupported
 from kernelbox.inside import linux
 from kernelbox.reactor import Reactor, Timer
 from kernelbox.spool import Event
@@ -20,7 +21,9 @@ from kernelbox.warden.history import History
 from kernelbox.warden.identity import Identity
 from kernelbox.warden.jobs import ForkOrder, Job, Question
 from kernelbox.warden.member import Member, process_facts
+from kernelbox.warden.parked import Parked
 from kernelbox.warden.shelf import Shelf
+from kernelbox.warden.timetravel import TimeTravel
 from kernelbox.wire import Frame
 
 _MOST_BACKGROUND = 100_000
@@ -44,6 +47,14 @@ class Landlord(Protocol):
     def start_interpreter(self, kernel: Kernel) -> Member: ...
     def start_bash(self, kernel: Kernel, cwd: str) -> BashMember: ...
     def kernel_changed(self, kernel: Kernel) -> None: ...
+    def expect_copy(
+        self,
+        arrived: Callable[[Any], None],
+        failed: Callable[[str], None],
+        *,
+        patience: float,
+    ) -> tuple[Any, Callable[[str | None], None]]: ...
+    def parked_arrived(self, parked: Parked) -> None: ...
 
 
 class Kernel:
@@ -74,6 +85,10 @@ class Kernel:
         self._questions = 0
         self._startup: Execution | None = None  # while it is waited for
         self._handed_out = False
+        self.travel = TimeTravel(self)
+        self.execution_count = 0
+        self._undoing = False
+        self._bash_past: str | None = None  # what a new shell takes over from an earlier one
 
     # -- asking for things ------------------------------------------------------------------
 
@@ -87,7 +102,7 @@ class Kernel:
             # It came over a connection that was open when the kernel was ended.
             self._abort_queue(Loss("lost", "the kernel was ended", "KernelEnded"))
             return
-        if self.member is None:
+        if self.member is None and not self._undoing:
             self.start_interpreter()
         self._pump()
 
@@ -145,9 +160,7 @@ class Kernel:
         loss = Loss("lost", "the kernel was restarted", "KernelRestarted")
         self._abandon(loss)
         self.loss = None  # the caller of restart knows
-        if self.bash is not None:
-            self.bash.dismiss("the kernel was restarted")
-            self.bash = None
+        self.renew_bash(None)
         self._when_ready.append(on_ready)
         self.start_interpreter()
 
@@ -177,6 +190,72 @@ class Kernel:
         )
         if self.member.forked:
             self.member_started(self.member)
+
+    def rewind(self, member: Member, cause: str) -> None:
+        """Go on with a copy from an earlier time; what runs or waits is answered for."""
+        if self.ending:
+            member.kill(cause)
+            return
+        self._abandon(Loss("rewound", f"aborted: {cause}", "Aborted"))
+        self.loss = None  # who rewinds knows
+        self.adopt(member)
+
+    def undone(self, job: Execution, member: Member, outcome: dict[str, Any], cause: str) -> None:
+        """Go on with a copy from before an atomic cell. What waits behind the cell goes on too."""
+        if self.current is not job or self.ending:
+            member.kill(cause)  # restarted or rewound meanwhile: the job is answered for
+            return
+        self._undoing = False
+        old, self.member = self.member, member
+        if old is not None:
+            old.kill(cause)
+        member.give_to(self)
+        self.ready = True
+        self.epoch += 1
+        self.family.kernel_changed(self)
+        self._finish(job, {**outcome, "state": "rewound", "cause": cause, "epoch": self.epoch})
+
+    def lost_its_past(self, job: Execution, outcome: dict[str, Any], cause: str) -> None:
+        """An atomic cell failed and cannot be undone: nobody may take what it left for good."""
+        if self.current is not job or self.ending:
+            return
+        self._undoing = False
+        job.atomic = False
+        loss = Loss("lost", cause)
+        member, self.member = self.member, None
+        self.ready = False
+        if member is not None:
+            member.kill(cause)
+        self.current = None
+        self.epoch += 1
+        self.loss = loss
+        self.family.kernel_changed(self)
+        self._answer(job, outcome)
+        self.loss = None
+        self._abort_queue(loss)
+        self.start_interpreter()
+
+    def refuse(self, job: Execution, refusal: BoxError) -> None:
+        """Answer a job with an error of ours: it was not run."""
+        job.finish({"status": "error", "refusal": refusal, **self._truth()})
+        for observer in self.observers:
+            observer.finished(job)
+        self._next()
+
+    def memory(self) -> int:
+        """Bytes that the interpreter has in memory."""
+        try:
+            with open(f"/proc/{self.member.pid if self.member else 0}/statm") as file:
+                return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        except (OSError, ValueError, IndexError):
+            return 0
+
+    def renew_bash(self, past: str | None) -> None:
+        """The next command gets a new shell, with a past of its own or none."""
+        if self.bash is not None:
+            self.bash.dismiss("the shell was replaced")
+            self.bash = None
+        self._bash_past = past
 
     def adopt(self, member: Member) -> None:
         """Take over the copy of a fork, which is somebody already."""
@@ -208,6 +287,8 @@ class Kernel:
                 self._answered(self.current, frame)
             case "forked" if isinstance(self.current, ForkOrder):
                 self._forked(self.current, frame)
+            case "guarded" if isinstance(self.current, Execution):
+                self.travel.guarded(self.current, frame)
             case "begun":
                 self._begun()
             case _:
@@ -228,7 +309,10 @@ class Kernel:
             return
         self.member = None
         was_ready, self.ready = self.ready, False
-        if self.ending:
+        if self.ending or self._undoing:
+            return
+        if isinstance(self.current, Execution) and self.travel.is_guarded(self.current):
+            self._undo(self.current, self._death_outcome(self.current, exit.ename, exit.cause))
             return
         if self._startup is not None:
             startup, self._startup, self.current = self._startup, None, None
@@ -262,6 +346,7 @@ class Kernel:
         self._abandon(Loss("lost", cause, "KernelEnded"))
         for callback in self._take_waiters():
             callback(cause)
+        self.travel.end()
         if self.bash is not None:
             self.bash.kill(cause)
 
@@ -319,7 +404,7 @@ class Kernel:
             "kernel": self.record(),
             "running": running,
             "queued": len(self._queue),
-            "processes": processes,
+            "processes": [*processes, *self.travel.processes],
             "stack": None,
         }
 
@@ -359,13 +444,14 @@ class Kernel:
                 self.family.reactor.call_later(job.timeout, lambda: self._timed_out(job))
             ]
         if job.language == "bash":
-            self._bash_member()
-            self.bash_ready(job.code)
+            self._start_bash_command(job)
             return
         assert self.member is not None
         self.member.oom_before = job.oom_before
+        guard, fds = self.travel.before_cell(job)
         self.member.send(
             {
+                **guard,
                 "op": "run",
                 "code": job.code,
                 "silent": job.silent,
@@ -374,8 +460,28 @@ class Kernel:
                 "stdin": job.stdin,
                 "face": job.face,
                 "parent": job.parent,
-            }
+            },
+            fds,
         )
+        self.travel.sent(job)
+
+    def _start_bash_command(self, job: Execution) -> None:
+        bash = self._bash_member()
+        if not job.atomic:
+            self.bash_ready(job.code)
+            return
+
+        def go(past: str | None) -> None:
+            if self.current is not job:
+                return
+            if past is None:
+                words = "the cell was not run: the shell's state could not be read to keep it"
+                self.refuse(job, Unsupported(words))
+                return
+            job.bash_before = past
+            self.bash_ready(job.code)
+
+        bash.snapshot(go)
 
     def _start_question(self, job: Question) -> None:
         self.current = self.last_job = job
@@ -388,25 +494,36 @@ class Kernel:
         self.current = job
         if job.deadline is not None:
             job.deadline.cancel()
-        assert self.member is not None
-        channel = job.copy.channel
-        order = {"op": "fork", "token": channel.token, "fds": len(channel.far)}
-        self.member.send(order, channel.far)
-        channel.close_far()
         self._timers = [
             self.family.reactor.call_later(job.patience, lambda: self._fork_too_late(job))
         ]
+        job.bash = self._bash_past
+
+        def go(past: str | None) -> None:
+            if self.current is not job or self.member is None:
+                return
+            job.bash = past
+            self.member.send({**job.order, "fds": len(job.fds)}, job.fds)
+            job.close()
+
+        if job.with_bash and self.bash is not None:
+            self.bash.snapshot(go)
+        else:
+            go(job.bash)
 
     def _fork_too_late(self, job: ForkOrder) -> None:
         """A hook of the user's hangs in the fork. What waits behind it has timeouts of its own."""
         if self.current is job:
-            job.on_fork(f"the fork did not end within {job.patience:g} s", [])
+            job.close()
+            job.on_fork(f"the fork did not end within {job.patience:g} s", {})
             self._next()
 
     def withdraw(self, job: Job) -> bool:
         """Take a job out of the queue again; False if it has started."""
         if job in self._queue:
             self._queue.remove(job)
+            if isinstance(job, ForkOrder):
+                job.close()
             return True
         return False
 
@@ -438,7 +555,17 @@ class Kernel:
             outcome = {"status": "error", "error": bounded_error(error, job.limit)}
             if job.cancelled and outcome["error"]["ename"] == "KeyboardInterrupt":
                 outcome["error"]["evalue"] = outcome["error"]["evalue"] or job.cancelled
+        self.execution_count = max(self.execution_count, frame.get("execution_count") or 0)
+        if outcome["status"] != "success" and self.travel.is_guarded(job):
+            self._undo(job, outcome)
+            return
+        self.travel.cell_done(job)
         self._finish(job, outcome)
+
+    def _undo(self, job: Execution, outcome: dict[str, Any]) -> None:
+        self._cancel_timers()
+        self._undoing = True
+        self.travel.undo_cell(job, outcome)
 
     def bash_ready(self, code: str) -> None:
         """Hand the command to the shell, which keeps it until it is up."""
@@ -469,7 +596,16 @@ class Kernel:
                 outcome["error"]["traceback"].insert(0, bounded(said, job.limit))
         else:
             outcome = {"status": "success", "error": None}
-        self._finish(job, {**outcome, "exit_code": exit_code})
+        self._finish_bash(job, {**outcome, "exit_code": exit_code})
+
+    def _finish_bash(self, job: Execution, outcome: dict[str, Any]) -> None:
+        if job.bash_before is not None and outcome["status"] != "success":
+            self.renew_bash(job.bash_before)
+            self.epoch += 1
+            self.family.kernel_changed(self)
+            cause = "the command failed; the shell is as it was before it"
+            outcome = {**outcome, "state": "rewound", "cause": cause}
+        self._finish(job, outcome)
 
     def bash_printed(self, name: str, text: str) -> None:
         self._event({"kind": "stream", "name": name, "text": text})
@@ -494,14 +630,15 @@ class Kernel:
             outcome = {"status": "success", "error": None}
         else:
             outcome = failed("BashExited", f"the shell ended with exit code {exit.code}")
-        self._finish(job, {**outcome, **truth})
+        self._finish_bash(job, {**outcome, **truth})
 
     def _finish(self, job: Execution, outcome: dict[str, Any]) -> None:
         truth = self._truth()
         if self.loss is not None and not job.internal:
             self.loss = None
         result = job.finish({"exit_code": None, **truth, **outcome})
-        if job.store_history and not job.silent and not job.internal and job.language == "python":
+        remembered = job.store_history and not job.silent and not job.internal
+        if remembered and job.language == "python" and result["state"] != "rewound":
             count = result.get("execution_count")
             if count is not None:
                 self.history.add(count, job.code, result.get("return_value"))
@@ -519,7 +656,7 @@ class Kernel:
 
     def _forked(self, job: ForkOrder, frame: Frame) -> None:
         error = None if frame.get("ok") else str(frame.get("error") or "the fork failed")
-        job.on_fork(error, list(frame.get("notes") or ()))
+        job.on_fork(error, frame)
         self._next()
 
     def _begun(self) -> None:
@@ -574,7 +711,7 @@ class Kernel:
     def _abandon(self, loss: Loss) -> None:
         """Kill the interpreter on purpose, and answer for it."""
         member, self.member = self.member, None
-        self.ready = False
+        self.ready = self._undoing = False
         if member is not None:
             member.kill(loss.cause)
         self._lose(loss)
@@ -592,14 +729,24 @@ class Kernel:
             for observer in self.observers:
                 observer.finished(job)
         elif job is not None:
-            job.on_fork(loss.cause, [])
+            job.close()
+            job.on_fork(loss.cause, {})
         self._abort_queue(loss)
 
     def _lost_while_running(self, job: Execution, loss: Loss) -> None:
+        self.travel.cell_done(job)
+        words = (
+            loss.cause if loss.state == "rewound" else f"{loss.cause}; the kernel's state is lost"
+        )
+        self._answer(job, self._death_outcome(job, loss.ename, words))
+
+    def _death_outcome(self, job: Execution, ename: str, words: str) -> dict[str, Any]:
         if job.timed_out:
-            outcome = failed("TimeoutError", self._timeout_words(job), status="timeout")
-        else:
-            outcome = failed(loss.ename, f"{loss.cause}; the kernel's state is lost")
+            return failed("TimeoutError", self._timeout_words(job), status="timeout")
+        return failed(ename, words)
+
+    def _answer(self, job: Execution, outcome: dict[str, Any]) -> None:
+        """The result of a job that is not the current one any more."""
         job.finish({"exit_code": None, **outcome, **self._truth()})
         for observer in self.observers:
             observer.finished(job)
@@ -615,7 +762,8 @@ class Kernel:
             elif isinstance(job, Question):
                 job.on_answer(None)
             else:
-                job.on_fork(loss.cause, [])
+                job.close()
+                job.on_fork(loss.cause, {})
 
     def _truth(self) -> dict[str, Any]:
         """What every result says about the namespace."""
@@ -717,6 +865,9 @@ class Kernel:
                 except OSError:
                     pass
             self.bash = self.family.start_bash(self, cwd)
+            if self._bash_past is not None:
+                self.bash.take_over(self._bash_past)
+                self._bash_past = None
         return self.bash
 
 

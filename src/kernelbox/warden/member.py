@@ -65,3 +65,16 @@ def process_facts(pid: int, role: str) -> dict[str, Any]:
         ticks = int(fields[11]) + int(fields[12])
         facts["cpu_seconds"] = ticks / os.sysconf("SC_CLK_TCK")
     return facts
+
+
+def parent_of(pid: int) -> int:
+    """The parent of a process; 0 if there is no such process, or it is not to be known."""
+    with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/stat") as file:
+        return int(file.read().rpartition(")")[2].split()[1])
+    return 0
+
+
+def stub_of(pid: int) -> int:
+    """Our stub, if it is the parent of this process; otherwise 0. Only its children are ours."""
+    stub = parent_of(pid)
+    return stub if stub and parent_of(stub) == os.getpid() else 0

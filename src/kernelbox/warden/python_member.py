@@ -13,7 +13,7 @@ from kernelbox.inside.interpreter import DUMP_SIGNAL
 from kernelbox.reactor import Peer, Reactor, Timer
 from kernelbox.warden.events import check
 from kernelbox.warden.exits import Exit, explain
-from kernelbox.warden.member import MemberOwner
+from kernelbox.warden.member import MemberOwner, stub_of
 from kernelbox.warden.streams import Streams
 from kernelbox.wire import Frame
 
@@ -197,7 +197,7 @@ class PythonMember:
         Any process that has the lifeline can say it, and root can name any pid; but only one
         whose parent is our stub can be a member.
         """
-        if self.forked or self.pid or _parent(_parent(pid)) != os.getpid():
+        if self.forked or self.pid or not stub_of(pid):
             return False
         self._has_pid(pid)
         return True
@@ -244,18 +244,10 @@ class PythonMember:
 
     def _wake_stub(self) -> None:
         # Not reaped, so its pid is still its own, and its parent is the one that should reap it.
-        stub = _parent(self.pid)
-        if _parent(stub) == os.getpid():
+        if stub := stub_of(self.pid):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(stub, signal.SIGCONT)
         self._report_due = self._reactor.call_later(_EXIT_PATIENCE, lambda: self.exited(None))
-
-
-def _parent(pid: int) -> int:
-    """The parent of a process; 0 if there is no such process, or it is not to be known."""
-    with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/stat") as file:
-        return int(file.read().rpartition(")")[2].split()[1])
-    return 0
 
 
 def _catches(pid: int, number: int) -> bool:

@@ -7,7 +7,7 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any
 
-from kernelbox.errors import BoxError, EpochMismatch, KernelNotFound, to_wire
+from kernelbox.errors import BoxError, EpochMismatch, KernelNotFound, Unsupported, to_wire
 from kernelbox.reactor import Peer
 from kernelbox.spool import Event
 from kernelbox.warden.execution import Execution, Result, without_bulk
@@ -159,6 +159,8 @@ class NativeClient:
 
     def _op_execute(self, request: Any, frame: Frame) -> None:
         kernel = self._target(frame)
+        if frame.get("atomic"):
+            self._check_fork(kernel, "an atomic cell")
         expected = frame.get("expect_epoch")
         if expected is not None and expected != kernel.epoch:
             raise _mismatch(expected, kernel)
@@ -166,8 +168,11 @@ class NativeClient:
 
         def finished(result: Result) -> None:
             self._running.pop(execution.id, None)
+            refusal = result.pop("refusal", None)
             if result.pop("mismatch", False):
                 self._reply(request, _mismatch(expected, kernel))
+            elif refusal is not None:
+                self._refused(request, follower, refusal)
             elif follower is not None:
                 follower.result(result)
             else:
@@ -186,6 +191,9 @@ class NativeClient:
             kill_grace=frame.get("kill_grace", 5.0),
             expect_epoch=expected,
             stdin=bool(frame.get("stdin")),
+            atomic=bool(frame.get("atomic")),
+            undo=int(frame.get("undo") or 0) if self._family.can_fork else 0,
+            most_checkpoints=int(frame.get("most_checkpoints") or 20),
             on_finish=finished,
             on_input=wants_input if frame.get("stdin") else None,
         )
@@ -196,6 +204,46 @@ class NativeClient:
             follower = Follower(self, request, execution, 0)
             self.followers.add(follower)
         kernel.submit(execution)
+
+    def _refused(self, request: Any, follower: Follower | None, refusal: BoxError) -> None:
+        if follower is not None:
+            follower.stop()
+            self.followers.discard(follower)
+        self._reply(request, refusal)
+
+    def _check_fork(self, kernel: Kernel, what: str) -> None:
+        if not self._family.can_fork:
+            identity = kernel.identity
+            raise Unsupported(
+                f"kernel {identity.name!r} is a foreign kernel ({identity.kernel_type}); "
+                f"{what} needs our own python3 kernel"
+            )
+
+    # -- time travel ------------------------------------------------------------------------
+
+    def _op_checkpoint(self, request: Any, frame: Frame) -> None:
+        kernel = self._target(frame)
+        self._check_fork(kernel, "a checkpoint")
+        kernel.travel.take(frame, lambda content: self._reply(request, content))
+
+    def _op_checkpoints(self, request: Any, frame: Frame) -> None:
+        self._reply(request, {"checkpoints": self._target(frame).travel.listed()})
+
+    def _op_drop_checkpoint(self, request: Any, frame: Frame) -> None:
+        self._target(frame).travel.drop(str(frame["checkpoint"]))
+        self._reply(request, {})
+
+    def _op_rewind(self, request: Any, frame: Frame) -> None:
+        kernel = self._target(frame)
+        kernel.travel.rewind(
+            str(frame["checkpoint"]), lambda content: self._reply(request, content)
+        )
+
+    def _op_undo(self, request: Any, frame: Frame) -> None:
+        kernel = self._target(frame)
+        kernel.travel.undo(int(frame["cells"]), lambda content: self._reply(request, content))
+
+    # -- requests of clients, continued -----------------------------------------------------
 
     def _op_attach(self, request: Any, frame: Frame) -> None:
         """Come back to an execution, running or finished, from an event number on."""

@@ -1,0 +1,170 @@
+"""Threads at a fork, which copies only the one that forks: what to do about the others.
+
+Pools that can be made safe are: OpenMP's (they end, and come back when they are next used), those
+of ThreadPoolExecutor and asyncio (in the copy they forget their dead workers), tqdm's monitor (it
+starts again with the next bar). OpenBLAS, pyarrow and duckdb look after themselves. What cannot be
+made safe is known by its threads or its libraries, and never gambled with.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import os
+import re
+import sys
+import threading
+import weakref
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, thread as executor_module
+from dataclasses import dataclass, field
+from typing import Any
+
+_OPENMP = re.compile(r"/lib(?:gomp|omp|iomp5)[-.\w]*$")
+_PAUSE_HARD = 2
+
+_BY_THREAD = (
+    ("polars", "polars"),
+    ("rayon", "a Rust thread pool (rayon)"),
+    ("tokio", "a Rust runtime (tokio)"),
+    ("grpc", "gRPC"),
+    ("event_engine", "gRPC"),
+    ("resolver-execut", "gRPC"),
+    ("default-executo", "gRPC"),
+    ("ZMQbg", "ZeroMQ"),
+    ("cuda", "CUDA"),
+)
+"""What the names of a library's threads begin with, and what people call it."""
+_BY_LIBRARY = (
+    (re.compile(r"/libcuda\.so"), "CUDA"),
+    (re.compile(r"/libjvm\.so"), "a Java virtual machine"),
+)
+"""Libraries that keep state in a device or a runtime of their own, threads or not."""
+
+_executors: weakref.WeakSet[ThreadPoolExecutor] = weakref.WeakSet()
+_paused: dict[str, Any] = {}
+
+
+def track_executors() -> None:
+    """Once, in the root. (Looking for them in the heap later would un-share all of it.)"""
+    plain = ThreadPoolExecutor.__init__
+    if hasattr(plain, "__wrapped__"):
+        return
+
+    @functools.wraps(plain)
+    def tracked(self: ThreadPoolExecutor, *args: Any, **options: Any) -> None:
+        plain(self, *args, **options)
+        _executors.add(self)
+
+    ThreadPoolExecutor.__init__ = tracked  # type: ignore[method-assign]
+
+
+@dataclass(slots=True)
+class Pools:
+    """The threads of this process, just before a fork."""
+
+    danger: str = ""
+    """Why a fork would not be safe, in words; empty if it is."""
+    notes: list[str] = field(default_factory=list)
+    _openmp: list[str] = field(default_factory=list)
+
+    @classmethod
+    def look(cls) -> Pools:
+        found = cls()
+        libraries = _libraries()
+        found._openmp = [path for path in libraries if _OPENMP.search(path)]
+        reasons = [
+            f"{name} is loaded" for test, name in _BY_LIBRARY if any(map(test.search, libraries))
+        ]
+        others = _user_threads()
+        if others:
+            reasons.append(f"threads are running ({_few(others)})")
+        if at_work := sum(map(_at_work, list(_executors))):
+            reasons.append(f"a ThreadPoolExecutor is at work ({at_work} threads)")
+        reasons += [f"{name} has threads that no fork can carry" for name in _native_pools()]
+        if reasons:
+            found.danger = "; ".join(reasons)
+            found.notes.append(f"threads were not carried: {found.danger}")
+        return found
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Around the fork."""
+        for path in self._openmp:
+            _pause_openmp(path)
+        _end_tqdm_monitor()
+        yield
+
+    def revive(self) -> None:
+        """In the copy: executors think that their workers, which were not copied, are waiting."""
+        for executor in list(_executors):
+            for worker in executor._threads:
+                executor_module._threads_queues.pop(worker, None)  # type: ignore[attr-defined]
+            executor._threads.clear()  # type: ignore[attr-defined]
+            executor._idle_semaphore = threading.Semaphore(0)
+
+
+def _libraries() -> list[str]:
+    with open("/proc/self/maps") as file:
+        paths = {line.split(maxsplit=5)[5].rstrip("\n") for line in file if ".so" in line}
+    return sorted(paths)
+
+
+def _user_threads() -> list[str]:
+    workers = {worker for executor in list(_executors) for worker in executor._threads}
+    return [
+        thread.name
+        for thread in threading.enumerate()
+        if thread is not threading.main_thread()
+        and thread.is_alive()
+        and thread not in workers
+        and type(thread).__name__ != "TMonitor"
+    ]
+
+
+def _at_work(executor: ThreadPoolExecutor) -> int:
+    """How many of its threads run somebody's function right now."""
+    if executor._work_queue.qsize():
+        return len(executor._threads)
+    idle = executor._idle_semaphore._value
+    return max(0, sum(worker.is_alive() for worker in executor._threads) - idle)
+
+
+def _native_pools() -> list[str]:
+    """Libraries whose threads are known by name to be beyond help."""
+    tasks = os.listdir("/proc/self/task")
+    if len(tasks) == 1:
+        return []
+    found: list[str] = []
+    for task in tasks:
+        with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/comm") as file:
+            name = file.read().strip()
+            found += [library for start, library in _BY_THREAD if name.startswith(start)]
+    return sorted(set(found))
+
+
+def _pause_openmp(path: str) -> None:
+    library = _paused.get(path)
+    if library is None:
+        try:
+            library = _paused[path] = ctypes.CDLL(path)
+        except OSError:
+            return
+    with contextlib.suppress(AttributeError):  # older than OpenMP 5
+        library.omp_pause_resource_all(_PAUSE_HARD)
+
+
+def _end_tqdm_monitor() -> None:
+    """It wakes up every ten seconds to refresh bars; the next bar starts a new one."""
+    module = sys.modules.get("tqdm.std")
+    monitor = getattr(getattr(module, "tqdm", None), "monitor", None)
+    if monitor is not None:
+        with contextlib.suppress(Exception):
+            monitor.exit()
+            module.tqdm.monitor = None  # type: ignore[union-attr]
+
+
+def _few(names: list[str]) -> str:
+    shown = ", ".join(names[:5])
+    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"

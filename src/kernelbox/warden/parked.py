@@ -1,0 +1,115 @@
+"""A parked copy of an interpreter as the warden sees it: a socket, a pid, and a memory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Callable
+
+from kernelbox.inside.channel import Channel
+from kernelbox.reactor import Peer, Reactor
+from kernelbox.warden.member import process_facts, stub_of
+from kernelbox.wire import Frame
+
+Answer = Callable[[str | None], None]
+"""Told what went wrong, in words, or None."""
+ForkAnswer = Callable[[str | None, Frame], None]
+"""The same, with what the copy had to say."""
+
+
+class Parked:
+    """Made before the fork that will be at its other end; ends when it is dropped."""
+
+    def __init__(self, reactor: Reactor) -> None:
+        near, far = socket.socketpair()
+        near.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        self.far = [far.detach()]
+        self.pid = 0
+        self.ended = False
+        self.oom_before = 0
+        self.on_arrival: Callable[[Parked], None] = lambda _: None
+        self.on_end: Callable[[], object] = lambda: None
+        self._arrived: Answer | None = None
+        self._forks: list[ForkAnswer] = []
+        self._peer = Peer(
+            reactor, near, on_frame=self._said, on_close=self.exited, ancillary=True, most_fds=0
+        )
+
+    @property
+    def there(self) -> bool:
+        """Whether it has come, and has not ended."""
+        return bool(self.pid) and not self.ended
+
+    def handed_over(self) -> None:
+        """The fork has its end of the socket; ours must close, or its end is never seen."""
+        for fd in self.far:
+            os.close(fd)
+        self.far = []
+
+    def when_there(self, answer: Answer) -> None:
+        """Call back once it has said hello, or has ended before."""
+        if self.pid:
+            answer(None)
+        elif self.ended:
+            answer("the copy ended before it was parked")
+        else:
+            self._arrived = answer
+
+    def fork(self, channel: Channel, answer: ForkAnswer) -> None:
+        """Have it fork a successor for the far end of a channel."""
+        if not self.there:
+            channel.close_far()
+            answer("its process was killed", {})
+            return
+        self._forks.append(answer)
+        order = {"op": "fork", "token": channel.token, "fds": len(channel.far)}
+        self._peer.send(order, channel.far)
+        channel.close_far()
+
+    def drop(self) -> None:
+        """Let it end; nobody is told."""
+        self.on_end = lambda: None
+        self.handed_over()
+        self._peer.close()
+        if self.there:
+            # End-of-file would do, unless somebody has stopped it.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+        self._end()
+
+    def exited(self, status: int | None = None, *, oom_kills: int = 0) -> None:
+        """Its end, told by the stub or by its own socket, whoever is first."""
+        self._peer.close()
+        self._end()
+
+    def facts(self) -> dict[str, object]:
+        return process_facts(self.pid, "checkpoint")
+
+    def _end(self) -> None:
+        if self.ended:
+            return
+        self.ended = True
+        forks, self._forks = self._forks, []
+        arrived, self._arrived = self._arrived, None
+        for answer in forks:
+            answer("its process ended", {})
+        if arrived is not None:
+            arrived("the copy ended before it was parked")
+        self.on_end()
+
+    def _said(self, frame: Frame) -> None:
+        match frame.get("op"):
+            case "hello":
+                # Any process that has the socket can say it; only a child of our stub is meant.
+                if not self.pid and stub_of(self._peer.sender_pid):
+                    self.pid = self._peer.sender_pid
+                    self.on_arrival(self)
+                    if self._arrived is not None:
+                        arrived, self._arrived = self._arrived, None
+                        arrived(None)
+            case "forked" if self._forks:
+                answer = self._forks.pop(0)
+                failure = None if frame.get("ok") else str(frame.get("error") or "the fork failed")
+                answer(failure, frame)

@@ -1,0 +1,327 @@
+"""Going back: checkpoints of a kernel, rewinding to them, and cells that undo themselves."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kernelbox.errors import BadInput, BoxError, CheckpointNotFound, Unsupported
+from kernelbox.warden.execution import Execution, Result
+from kernelbox.warden.history import History
+from kernelbox.warden.jobs import ForkOrder
+from kernelbox.warden.parked import Parked
+
+if TYPE_CHECKING:
+    from kernelbox.warden.kernel import Kernel
+    from kernelbox.warden.python_member import PythonMember
+    from kernelbox.wire import Frame
+
+Reply = Callable[[dict[str, Any] | BoxError], None]
+
+_TOO_DEAR = 0.05
+"""Seconds: an automatic checkpoint that takes longer is the last one, until the session is small
+again. People wait for it before each of their cells."""
+_SMALL_AGAIN = 0.5
+_PATIENCE = 60.0
+
+
+@dataclass(slots=True, eq=False)
+class Checkpoint:
+    """A moment of a kernel that can be gone back to."""
+
+    id: str
+    label: str | None
+    automatic: bool
+    created_at: float
+    execution_count: int
+    history: History
+    parked: Parked
+    bash: str | None = None
+    """What gives a new shell the directory, variables and functions of that moment."""
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def words(self) -> str:
+        return f"checkpoint {self.label or self.id!r}"
+
+    def facts(self) -> dict[str, Any]:
+        """As a caller sees it."""
+        facts = self.parked.facts()
+        return {
+            "checkpoint_id": self.id,
+            "label": self.label,
+            "automatic": self.automatic,
+            "created_at": self.created_at,
+            "execution_count": self.execution_count,
+            "private_kb": facts.get("private_kb", 0),
+            "notes": self.notes,
+        }
+
+
+class TimeTravel:
+    """The checkpoints of one kernel."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self._kept: dict[str, Checkpoint] = {}
+        self._guards: dict[Execution, Checkpoint] = {}
+        self._too_large: int | None = None
+        """How much memory it had when automatic checkpoints became too dear."""
+
+    # -- checkpoints that somebody asked for ------------------------------------------------
+
+    def take(self, frame: Frame, reply: Reply) -> None:
+        """A checkpoint between two cells; what runs now is waited for."""
+        label = frame.get("label")
+        most = int(frame.get("most") or 20)
+        if label is not None and any(point.label == label for point in self._kept.values()):
+            raise BadInput(f"there is a checkpoint labelled {label!r} already; drop it first")
+        named = [point for point in self._kept.values() if not point.automatic]
+        if len(named) >= most:
+            raise BadInput(
+                f"there are {len(named)} checkpoints already (KERNELBOX_MAX_CHECKPOINTS); drop one "
+                f"with drop_checkpoint(kernel, {named[0].label or named[0].id!r}), or allow more"
+            )
+        kernel = self._kernel
+        point = self._new(label, automatic=False)
+        patience = float(frame.get("patience") or _PATIENCE)
+
+        def fail(why: str) -> None:
+            point.parked.drop()
+            reply(Unsupported(f"no checkpoint could be made: {why}"))
+
+        def forked(error: str | None, facts: Frame) -> None:
+            if error is not None:
+                fail(error)
+                return
+            point.notes = list(facts.get("notes") or ())
+            point.bash = order.bash
+            point.history = kernel.history.copy()
+            point.parked.when_there(arrived)
+
+        def arrived(error: str | None) -> None:
+            if error is not None:
+                fail(error)
+                return
+            self._keep(point, most)
+            reply(point.facts())
+
+        order = ForkOrder(
+            {"op": "checkpoint"}, point.parked.far, forked, patience=patience, with_bash=True
+        )
+
+        def too_late() -> None:
+            if kernel.withdraw(order):
+                fail(f"the running cell did not end within {patience:g} s")
+
+        order.deadline = kernel.family.reactor.call_later(patience, too_late)
+        kernel.submit(order)
+
+    def listed(self) -> list[dict[str, Any]]:
+        return [point.facts() for point in self._kept.values()]
+
+    def drop(self, wanted: str) -> None:
+        self._forget(self._find(wanted))
+
+    def rewind(self, wanted: str, reply: Reply) -> None:
+        """Go back: what runs or waits is answered first, and does not come along."""
+        self._go_back_to(self._find(wanted), reply)
+
+    def undo(self, cells: int, reply: Reply) -> None:
+        """Go back to before the last cells."""
+        automatic = [point for point in self._kept.values() if point.automatic]
+        if cells > len(automatic):
+            off = self._too_large is not None
+            why = f"{len(automatic)} cells can be undone, not {cells}" + (
+                "; automatic checkpoints are off, because this session is too large for them"
+                if off
+                else "; KERNELBOX_UNDO says how many are kept"
+            )
+            raise CheckpointNotFound(why)
+        self._go_back_to(automatic[-cells], reply)
+
+    def end(self) -> None:
+        """With the kernel, all of it goes."""
+        for point in [*self._kept.values(), *self._guards.values()]:
+            point.parked.drop()
+        self._kept.clear()
+        self._guards.clear()
+
+    @property
+    def processes(self) -> list[dict[str, Any]]:
+        return [
+            {**point.parked.facts(), "checkpoint_id": point.id, "label": point.label}
+            for point in self._kept.values()
+        ]
+
+    def _go_back_to(self, point: Checkpoint, reply: Reply) -> None:
+        kernel = self._kernel
+
+        def failed(why: str) -> None:
+            reply(BoxError(f"{point.words} cannot be gone back to: {why}; nothing has changed"))
+
+        def arrived(member: PythonMember, facts: Frame) -> None:
+            kernel.rewind(member, f"rewound to {point.words}")
+            kernel.history = point.history.copy()
+            kernel.renew_bash(point.bash)
+            if point.automatic:
+                # The present is that moment again, and what came after it has not been.
+                later = False
+                for other in list(self._kept.values()):
+                    later = later or other is point
+                    if later and other.automatic:
+                        self._forget(other)
+            reply({"record": kernel.record()})
+
+        def go(problem: str | None) -> None:
+            # A start that failed is no reason not to go back to better times.
+            self._succeed(point, arrived, failed)
+
+        kernel.when_ready(go)
+
+    # -- cells that may have to be undone ---------------------------------------------------
+
+    def before_cell(self, job: Execution) -> tuple[Frame, list[int]]:
+        """What the order to run a cell says in addition, and the descriptors for it."""
+        if not job.atomic and not self._undo_wanted(job):
+            return {}, []
+        guard = self._new(None, automatic=True)
+        self._guards[job] = guard
+        return {"atomic": job.atomic, "fds": len(guard.parked.far)}, guard.parked.far
+
+    def sent(self, job: Execution) -> None:
+        """The order is under way."""
+        if (guard := self._guards.get(job)) is not None:
+            guard.parked.handed_over()
+
+    def guarded(self, job: Execution, facts: Frame) -> None:
+        """The interpreter has parked a copy before the cell, or could not."""
+        guard = self._guards.get(job)
+        if guard is None:
+            return
+        seconds = float(facts.get("seconds") or 0.0)
+        if refusal := facts.get("refused"):
+            self._guards.pop(job).parked.drop()
+            if job.atomic:
+                words = f"the cell was not run: it cannot be atomic, because {refusal}"
+                self._kernel.refuse(job, Unsupported(words))
+            else:
+                job.notes.append(f"this cell cannot be undone: {refusal}")
+        elif not job.atomic and seconds > _TOO_DEAR:
+            self._too_large = self._kernel.memory()
+            job.notes.append(
+                f"undo is switched off: a checkpoint took {seconds * 1000:.0f} ms in a session of "
+                f"{self._too_large >> 20:,} MB. checkpoint() works at any size"
+            )
+
+    def cell_done(self, job: Execution) -> None:
+        """It needs no undoing now. It may later, if the caller wants that."""
+        guard = self._guards.pop(job, None)
+        if guard is None:
+            return
+        if job.undo and self._too_large is None and guard.parked.there:
+            self._keep(guard, job.most_checkpoints)
+            automatic = [point for point in self._kept.values() if point.automatic]
+            for point in automatic[: -job.undo]:
+                self._forget(point)
+        else:
+            guard.parked.drop()
+
+    def is_guarded(self, job: object) -> bool:
+        """Whether the kernel can be as it was before this cell."""
+        return isinstance(job, Execution) and job.atomic and job in self._guards
+
+    def undo_cell(self, job: Execution, outcome: Result) -> None:
+        """Put the kernel back to before an atomic cell, and only then answer for the cell."""
+        kernel = self._kernel
+        guard = self._guards.pop(job)
+
+        def arrived(member: PythonMember, facts: Frame) -> None:
+            guard.parked.drop()
+            cause = "the cell failed, and was undone"
+            changed = list(facts.get("changed") or ())
+            if changed:
+                job.notes.append(f"files are not undone; the cell changed: {', '.join(changed)}")
+            kernel.undone(job, member, outcome, cause)
+
+        def failed(why: str) -> None:
+            guard.parked.drop()
+            kernel.lost_its_past(job, outcome, f"the cell could not be undone: {why}")
+
+        self._succeed(guard, arrived, failed)
+
+    def _undo_wanted(self, job: Execution) -> bool:
+        if not job.undo or job.silent or job.internal:
+            return False
+        if self._too_large is not None:
+            if self._kernel.memory() > self._too_large * _SMALL_AGAIN:
+                return False
+            self._too_large = None
+        return True
+
+    # -- how ----------------------------------------------------------------------------------
+
+    def _new(self, label: str | None, *, automatic: bool) -> Checkpoint:
+        kernel = self._kernel
+        point = Checkpoint(
+            id=uuid.uuid4().hex[:12],
+            label=label,
+            automatic=automatic,
+            created_at=time.time(),
+            execution_count=kernel.execution_count,
+            history=kernel.history.copy(),
+            parked=Parked(kernel.family.reactor),
+        )
+        point.parked.on_arrival = kernel.family.parked_arrived
+        return point
+
+    def _keep(self, point: Checkpoint, most: int) -> None:
+        """The oldest automatic one makes room; one that was asked for never does."""
+        automatic = [other for other in self._kept.values() if other.automatic]
+        while len(self._kept) >= most and automatic:
+            self._forget(automatic.pop(0))
+        self._kept[point.id] = point
+        point.parked.on_end = lambda: self._kept.pop(point.id, None)
+
+    def _forget(self, point: Checkpoint) -> None:
+        self._kept.pop(point.id, None)
+        point.parked.drop()
+
+    def _find(self, wanted: str) -> Checkpoint:
+        for point in self._kept.values():
+            if wanted in (point.id, point.label):
+                return point
+        known = ", ".join(repr(point.label or point.id) for point in self._kept.values())
+        raise CheckpointNotFound(
+            f"kernel {self._kernel.identity.name!r} has no checkpoint {wanted!r}. "
+            + (f"There are: {known}." if known else "It has none.")
+        )
+
+    def _succeed(
+        self,
+        point: Checkpoint,
+        arrived: Callable[[PythonMember, Frame], None],
+        failed: Callable[[str], None],
+    ) -> None:
+        """Have a checkpoint fork a live successor."""
+        family = self._kernel.family
+        told: Frame = {}
+        copy, answer = family.expect_copy(
+            lambda member: arrived(member, told), failed, patience=_PATIENCE
+        )
+
+        def there(error: str | None) -> None:
+            if error is not None:
+                copy.channel.close_far()
+                answer(error)
+            else:
+                point.parked.fork(copy.channel, forked)
+
+        def forked(error: str | None, facts: Frame) -> None:
+            told.update(facts)
+            answer(error)
+
+        point.parked.when_there(there)
