@@ -46,7 +46,7 @@ def default_box() -> Box:
 '''
 
 HOMES = {
-    "kernelbox.box": ["Box", "OnInput"],
+    "kernelbox.box": ["Box", "KernelKey", "OnInput"],
     "kernelbox.client.calls": ["KernelLike"],
     "kernelbox.config": ["Settings"],
     "kernelbox.result": [
@@ -69,10 +69,17 @@ def functions(source: str) -> list[str]:
     }
     (box,) = (n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Box")
     methods = [n for n in box.body if isinstance(n, ast.FunctionDef) and n.name[0] != "_"]
-    return [function(node, constants) for node in methods if node.name != "close"]
+    many = {node.name for node in methods if node.decorator_list}
+    return [
+        function(
+            node, constants, "  # type: ignore[call-overload,no-any-return]" * (node.name in many)
+        )
+        for node in methods
+        if node.name != "close"
+    ]
 
 
-def function(method: ast.FunctionDef, constants: dict[str, ast.expr]) -> str:
+def function(method: ast.FunctionDef, constants: dict[str, ast.expr], remark: str) -> str:
     arguments = method.args
     del arguments.args[0]
     for index, default in enumerate(arguments.kw_defaults):
@@ -89,7 +96,7 @@ def function(method: ast.FunctionDef, constants: dict[str, ast.expr]) -> str:
     words = textwrap.indent(ast.get_docstring(method) or "", "    ").strip()
     lines = words.splitlines()
     closing = '"""' if len(lines) == 1 else '\n    """'
-    body = f"return default_box().{method.name}({', '.join(passed)})"
+    body = f"return default_box().{method.name}({remark}\n{', '.join(passed)})"
     return f'{head}\n    """{words}{closing}\n    {body}'
 
 
@@ -107,7 +114,7 @@ def written() -> str:
             imports.append(f"from {home} import {', '.join(chosen)}")
     head = HEAD.format(
         abc=", ".join(used(["Iterable", "Iterator", "Mapping", "Sequence"], body)),
-        typing=", ".join(used(["Any", "overload"], body)),
+        typing=", ".join(used(["Any", "TypeVar", "overload"], body)),
         imports="\n".join(imports),
     )
     return f"{head}\n\n{body}\n"

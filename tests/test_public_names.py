@@ -19,14 +19,14 @@ from kernelbox import AsyncBox, Box, api
 
 FUNCTIONS = [
     "branch", "cancel", "checkpoint", "checkpoints", "complete", "destroy", "drop_checkpoint",
-    "execute", "execute_with_retry", "get_or_create", "interrupt", "list_kernels", "output",
-    "restart", "rewind", "search_output", "status", "stream", "undo", "wipe",
+    "execute", "execute_many", "execute_with_retry", "get_or_create", "interrupt", "list_kernels",
+    "load", "output", "restart", "rewind", "save", "search_output", "status", "stream", "undo", "wipe",
 ]  # fmt: skip
 CLASSES = [
     "AsyncBox", "AttemptSnapshot", "BadInput", "Box", "BoxError", "Checkpoint",
     "CheckpointNotFound", "EpochMismatch", "ErrorInfo", "ExecutionResult", "Image",
     "KeeperUnavailable", "KernelLost", "KernelNotFound", "KernelRecord", "OutputItem",
-    "OutputMatch", "OutputPage", "Settings", "StartupFailed", "Unsupported",
+    "OutputMatch", "OutputPage", "SaveReport", "Settings", "StartupFailed", "Unsupported",
 ]  # fmt: skip
 TYPES = ["AsyncRepair", "KernelLike", "OnInput", "Repair"]
 PUBLIC = ["__version__", *FUNCTIONS, *CLASSES, *TYPES]

@@ -29,13 +29,16 @@ if TYPE_CHECKING:
         destroy as destroy,
         drop_checkpoint as drop_checkpoint,
         execute as execute,
+        execute_many as execute_many,
         execute_with_retry as execute_with_retry,
         get_or_create as get_or_create,
         interrupt as interrupt,
         list_kernels as list_kernels,
+        load as load,
         output as output,
         restart as restart,
         rewind as rewind,
+        save as save,
         search_output as search_output,
         status as status,
         stream as stream,
@@ -64,6 +67,7 @@ if TYPE_CHECKING:
         Image as Image,
         KernelRecord as KernelRecord,
         OutputItem as OutputItem,
+        SaveReport as SaveReport,
     )
     from kernelbox.retry import AsyncRepair as AsyncRepair, Repair as Repair
     from kernelbox.spool import OutputMatch as OutputMatch, OutputPage as OutputPage
@@ -71,8 +75,8 @@ if TYPE_CHECKING:
 # Where each public name lives. One table serves the lazy import, ``__all__`` and ``dir()``.
 _HOMES = {
     "api": (
-        "branch cancel checkpoint checkpoints complete destroy drop_checkpoint execute"
-        " execute_with_retry get_or_create interrupt list_kernels output restart rewind"
+        "branch cancel checkpoint checkpoints complete destroy drop_checkpoint execute execute_many"
+        " execute_with_retry get_or_create interrupt list_kernels load output restart rewind save"
         " search_output status stream undo wipe"
     ),
     "async_box": "AsyncBox",
@@ -82,7 +86,10 @@ _HOMES = {
         "BadInput BoxError CheckpointNotFound EpochMismatch KeeperUnavailable KernelLost"
         " KernelNotFound StartupFailed Unsupported"
     ),
-    "result": "AttemptSnapshot Checkpoint ErrorInfo ExecutionResult Image KernelRecord OutputItem",
+    "result": (
+        "AttemptSnapshot Checkpoint ErrorInfo ExecutionResult Image KernelRecord OutputItem"
+        " SaveReport"
+    ),
     "retry": "AsyncRepair Repair",
     "spool": "OutputMatch OutputPage",
 }

@@ -6,13 +6,13 @@ Written by ``scripts/make_api.py`` from ``box.py``; change them there.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, overload
 
-from kernelbox.box import Box, OnInput
+from kernelbox.box import Box, KernelKey, OnInput
 from kernelbox.client.calls import KernelLike
 from kernelbox.config import Settings
-from kernelbox.result import Checkpoint, ExecutionResult, KernelRecord, OutputItem
+from kernelbox.result import Checkpoint, ExecutionResult, KernelRecord, OutputItem, SaveReport
 from kernelbox.retry import Repair
 from kernelbox.spool import OutputMatch, OutputPage
 
@@ -38,6 +38,7 @@ def get_or_create(
     tags: Mapping[str, Any] | list[str] | None = None,
     cwd: str | None = None,
     environ: Mapping[str, str] | None = None,
+    template: KernelLike | None = None,
 ) -> KernelRecord:
     """The live kernel of that name, made if it is not there.
 
@@ -45,13 +46,14 @@ def get_or_create(
     new one starts in ``cwd`` (this process's folder by default) with ``environ``, which
     replaces the whole environment (this process's by default); start from ``dict(os.environ)``
     to add to it. ``tags`` and ``session_name`` mean nothing to us; they come back in the
-    record.
+    record. With a ``template``, the new kernel is a copy of that live kernel, data and all,
+    made in milliseconds; it can neither signal nor read the processes of its template.
 
     If a kernel of that name ended by itself before, the ``state`` of the new one's record is
     ``"lost"`` and its ``cause`` says why. Raises :class:`StartupFailed` if it does not come up.
     """
     return default_box().get_or_create(
-        name, session_name=session_name, tags=tags, cwd=cwd, environ=environ
+        name, session_name=session_name, tags=tags, cwd=cwd, environ=environ, template=template
     )
 
 
@@ -159,6 +161,22 @@ def execute_with_retry(
     )
 
 
+def execute_many(
+    cells: Mapping[KernelKey, str],
+    *,
+    language: str = "python",
+    timeout: float | None = None,
+    atomic: bool = False,
+) -> dict[KernelKey, ExecutionResult]:
+    """Run code in several kernels at the same time, and wait for all of the results.
+
+    ``cells`` maps kernels to code; the results come back under the same keys. ``language``,
+    ``timeout`` and ``atomic`` are those of :func:`execute`. A kernel that is not there is
+    noticed before anything is run.
+    """
+    return default_box().execute_many(cells, language=language, timeout=timeout, atomic=atomic)
+
+
 def interrupt(kernel: KernelLike) -> bool:
     """Interrupt what runs now; False if nothing does.
 
@@ -205,15 +223,57 @@ def list_kernels(*, refresh: bool = False) -> list[KernelRecord]:
     return default_box().list_kernels(refresh=refresh)
 
 
-def branch(kernel: KernelLike, name: str) -> KernelRecord:
+@overload
+def branch(
+    kernel: KernelLike,
+    name: str,
+    *,
+    reseed: bool = False,
+    files: str = "share",
+    method: str = "auto",
+) -> KernelRecord: ...
+
+
+@overload
+def branch(
+    kernel: KernelLike,
+    *,
+    names: Sequence[str],
+    reseed: bool = False,
+    files: str = "share",
+    method: str = "auto",
+) -> list[KernelRecord]: ...
+
+
+def branch(
+    kernel: KernelLike,
+    name: str | None = None,
+    *,
+    names: Sequence[str] | None = None,
+    reseed: bool = False,
+    files: str = "share",
+    method: str = "auto",
+) -> KernelRecord | list[KernelRecord]:
     """A copy of a live kernel under a new name: same variables, separate from now on.
 
-    It waits for the running cell to end, at most ``KERNELBOX_FORK_TIMEOUT`` seconds (60), then
-    raises :class:`StartupFailed`. Threads are not carried, nor, as yet, the bash session;
-    ``record.notes`` says what was left behind. A name that is taken raises :class:`BadInput`; a
-    kernel that is not ours (``KERNELBOX_KERNEL_TYPE``) raises :class:`Unsupported`.
+    ``names`` makes many at once, from one and the same moment, and returns a list; all of them
+    or none. Folder, environment, random numbers, matplotlib's state and the bash session come
+    along; ``record.notes`` says what does not. It waits for the running cell to end, at most
+    ``KERNELBOX_FORK_TIMEOUT`` seconds (60), then raises :class:`StartupFailed`.
+
+    - ``reseed``: random numbers of its own, instead of the same as its parent's
+    - ``files``: ``"share"`` the working directory, or give the branch a ``"copy"`` of it, which
+      goes with the branch
+    - ``method``: ``"fork"`` takes milliseconds and shares memory. Sessions with threads that no
+      fork can carry (polars, gRPC, your own) are pickled into a fresh interpreter: ``"copy"``.
+      ``"auto"`` decides; ``record.made_by`` and ``record.notes`` say how, and why
+
+    A name that is taken raises :class:`BadInput`; a kernel that is not ours
+    (``KERNELBOX_KERNEL_TYPE``) raises :class:`Unsupported`.
     """
-    return default_box().branch(kernel, name)
+    return default_box().branch(  # type: ignore[call-overload,no-any-return]
+        kernel, name, names=names, reseed=reseed, files=files, method=method
+    )
 
 
 def checkpoint(kernel: KernelLike, label: str | None = None) -> str:
@@ -263,6 +323,29 @@ def undo(kernel: KernelLike, n: int = 1) -> KernelRecord:
     and ``result.notes`` says so. Raises :class:`CheckpointNotFound` if there are fewer.
     """
     return default_box().undo(kernel, n)
+
+
+def save(kernel: KernelLike, path: str) -> SaveReport:
+    """Write a session to a file, for :func:`load` to read in another process or after a reboot.
+
+    In it is every variable that can be pickled (with cloudpickle: functions and classes of
+    cells too), what was imported, the folder and the source of all cells. What cannot be saved
+    is listed in the report's ``failures`` with the reason. Waits for the running cell to end.
+    The file at ``path`` is replaced when the new one is whole. It is signed with a key of this
+    home, and holds whatever your variables hold.
+    """
+    return default_box().save(kernel, path)
+
+
+def load(name: str, path: str, *, trust: bool = False) -> KernelRecord:
+    """A new kernel with a session that :func:`save` wrote to ``path``.
+
+    Loading runs code that is in the file, so a file that another home saved, or that was
+    changed since, is refused before anything of it is read (:class:`BadInput`), unless you
+    ``trust`` it. What could not be saved or loaded is in ``record.notes``, with the reason. The
+    Python must be the one that it was saved by, up to the minor version.
+    """
+    return default_box().load(name, path, trust=trust)
 
 
 def destroy(kernel: KernelLike) -> bool:

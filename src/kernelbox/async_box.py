@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, overload
 
 from kernelbox.box import (
     PAGE,
+    KernelKey,
     OnInput,
     check_pattern,
     check_stream,
+    one_or_many,
     shown_item,
 )
 from kernelbox.client import aio
 from kernelbox.client.calls import Calls, KernelLike, wanted_checkpoint
 from kernelbox.client.conversation import Answer, ConnectionLost, Conversation, InputWanted
 from kernelbox.config import Settings, check_whole
-from kernelbox.result import Checkpoint, ExecutionResult, KernelRecord, OutputItem
+from kernelbox.result import Checkpoint, ExecutionResult, KernelRecord, OutputItem, SaveReport
 from kernelbox.retry import AsyncRepair, Mend, attempts, check_repair
 from kernelbox.spool import OutputMatch, OutputPage, SpoolReader
 from kernelbox.wire import Frame
@@ -54,11 +56,17 @@ class AsyncBox:
         tags: Mapping[str, Any] | list[str] | None = None,
         cwd: str | None = None,
         environ: Mapping[str, str] | None = None,
+        template: KernelLike | None = None,
     ) -> KernelRecord:
         """See :meth:`Box.get_or_create`."""
         return await self._driver.run(
             self._calls.get_or_create(
-                name, session_name=session_name, tags=tags, cwd=cwd, environ=environ
+                name,
+                session_name=session_name,
+                tags=tags,
+                cwd=cwd,
+                environ=environ,
+                template=template,
             )
         )
 
@@ -181,6 +189,27 @@ class AsyncBox:
             result: ExecutionResult = end.value
             return result
 
+    async def execute_many(
+        self,
+        cells: Mapping[KernelKey, str],
+        *,
+        language: str = "python",
+        timeout: float | None = None,
+        atomic: bool = False,
+    ) -> dict[KernelKey, ExecutionResult]:
+        """See :meth:`Box.execute_many`."""
+        import asyncio
+
+        for kernel in cells:
+            await self._driver.run(self._calls.address(kernel))
+        results = await asyncio.gather(
+            *(
+                self.execute(kernel, code, language=language, timeout=timeout, atomic=atomic)
+                for kernel, code in cells.items()
+            )
+        )
+        return dict(zip(cells, results, strict=True))
+
     async def interrupt(self, kernel: KernelLike) -> bool:
         """See :meth:`Box.interrupt`."""
         return bool((await self._ask(kernel, {"op": "interrupt"}))["interrupted"])
@@ -203,9 +232,44 @@ class AsyncBox:
         """See :meth:`Box.list_kernels`."""
         return await self._driver.run(self._calls.list_kernels(refresh=refresh))
 
-    async def branch(self, kernel: KernelLike, name: str) -> KernelRecord:
+    @overload
+    async def branch(
+        self,
+        kernel: KernelLike,
+        name: str,
+        *,
+        reseed: bool = False,
+        files: str = "share",
+        method: str = "auto",
+    ) -> KernelRecord: ...
+
+    @overload
+    async def branch(
+        self,
+        kernel: KernelLike,
+        *,
+        names: Sequence[str],
+        reseed: bool = False,
+        files: str = "share",
+        method: str = "auto",
+    ) -> list[KernelRecord]: ...
+
+    async def branch(
+        self,
+        kernel: KernelLike,
+        name: str | None = None,
+        *,
+        names: Sequence[str] | None = None,
+        reseed: bool = False,
+        files: str = "share",
+        method: str = "auto",
+    ) -> KernelRecord | list[KernelRecord]:
         """See :meth:`Box.branch`."""
-        return await self._driver.run(self._calls.branch(kernel, name))
+        chosen = one_or_many(name, names)
+        made = await self._driver.run(
+            self._calls.branch(kernel, chosen, reseed=reseed, files=files, method=method)
+        )
+        return made[0] if names is None else made
 
     async def checkpoint(self, kernel: KernelLike, label: str | None = None) -> str:
         """See :meth:`Box.checkpoint`."""
@@ -232,6 +296,14 @@ class AsyncBox:
         """See :meth:`Box.undo`."""
         request = {"op": "undo", "cells": check_whole("n", n, least=1)}
         return KernelRecord.from_wire((await self._ask(kernel, request))["record"])
+
+    async def save(self, kernel: KernelLike, path: str) -> SaveReport:
+        """See :meth:`Box.save`."""
+        return await self._driver.run(self._calls.save(kernel, path))
+
+    async def load(self, name: str, path: str, *, trust: bool = False) -> KernelRecord:
+        """See :meth:`Box.load`."""
+        return await self._driver.run(self._calls.load(name, path, trust=trust))
 
     async def destroy(self, kernel: KernelLike) -> bool:
         """See :meth:`Box.destroy`."""

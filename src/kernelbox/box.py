@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar, overload
 
 from kernelbox.client import blocking
 from kernelbox.client.calls import Calls, KernelLike as KernelLike, wanted_checkpoint
@@ -16,7 +16,7 @@ from kernelbox.client.conversation import (
 )
 from kernelbox.config import Settings, check_whole
 from kernelbox.errors import BadInput
-from kernelbox.result import Checkpoint, ExecutionResult, KernelRecord, OutputItem
+from kernelbox.result import Checkpoint, ExecutionResult, KernelRecord, OutputItem, SaveReport
 from kernelbox.retry import Repair, Run, attempts, check_repair
 from kernelbox.spool import OutputMatch, OutputPage, SpoolReader
 from kernelbox.wire import Frame
@@ -32,6 +32,8 @@ _SHOWN = {
     "error",
 }
 PAGE = 10_000
+KernelKey = TypeVar("KernelKey", str, KernelRecord)
+"""What results of many kernels come back under: what their code was given under."""
 
 
 class Box:
@@ -67,6 +69,7 @@ class Box:
         tags: Mapping[str, Any] | list[str] | None = None,
         cwd: str | None = None,
         environ: Mapping[str, str] | None = None,
+        template: KernelLike | None = None,
     ) -> KernelRecord:
         """The live kernel of that name, made if it is not there.
 
@@ -74,14 +77,20 @@ class Box:
         new one starts in ``cwd`` (this process's folder by default) with ``environ``, which
         replaces the whole environment (this process's by default); start from ``dict(os.environ)``
         to add to it. ``tags`` and ``session_name`` mean nothing to us; they come back in the
-        record.
+        record. With a ``template``, the new kernel is a copy of that live kernel, data and all,
+        made in milliseconds; it can neither signal nor read the processes of its template.
 
         If a kernel of that name ended by itself before, the ``state`` of the new one's record is
         ``"lost"`` and its ``cause`` says why. Raises :class:`StartupFailed` if it does not come up.
         """
         return self._driver.run(
             self._calls.get_or_create(
-                name, session_name=session_name, tags=tags, cwd=cwd, environ=environ
+                name,
+                session_name=session_name,
+                tags=tags,
+                cwd=cwd,
+                environ=environ,
+                template=template,
             )
         )
 
@@ -236,6 +245,33 @@ class Box:
             result: ExecutionResult = end.value
             return result
 
+    def execute_many(
+        self,
+        cells: Mapping[KernelKey, str],
+        *,
+        language: str = "python",
+        timeout: float | None = None,
+        atomic: bool = False,
+    ) -> dict[KernelKey, ExecutionResult]:
+        """Run code in several kernels at the same time, and wait for all of the results.
+
+        ``cells`` maps kernels to code; the results come back under the same keys. ``language``,
+        ``timeout`` and ``atomic`` are those of :func:`execute`. A kernel that is not there is
+        noticed before anything is run.
+        """
+        from concurrent.futures import ThreadPoolExecutor
+
+        for kernel in cells:
+            self._driver.run(self._calls.address(kernel))
+        with ThreadPoolExecutor(max(1, len(cells))) as pool:
+            running = {
+                kernel: pool.submit(
+                    self.execute, kernel, code, language=language, timeout=timeout, atomic=atomic
+                )
+                for kernel, code in cells.items()
+            }
+        return {kernel: future.result() for kernel, future in running.items()}
+
     def interrupt(self, kernel: KernelLike) -> bool:
         """Interrupt what runs now; False if nothing does.
 
@@ -278,15 +314,60 @@ class Box:
         """
         return self._driver.run(self._calls.list_kernels(refresh=refresh))
 
-    def branch(self, kernel: KernelLike, name: str) -> KernelRecord:
+    @overload
+    def branch(
+        self,
+        kernel: KernelLike,
+        name: str,
+        *,
+        reseed: bool = False,
+        files: str = "share",
+        method: str = "auto",
+    ) -> KernelRecord: ...
+
+    @overload
+    def branch(
+        self,
+        kernel: KernelLike,
+        *,
+        names: Sequence[str],
+        reseed: bool = False,
+        files: str = "share",
+        method: str = "auto",
+    ) -> list[KernelRecord]: ...
+
+    def branch(
+        self,
+        kernel: KernelLike,
+        name: str | None = None,
+        *,
+        names: Sequence[str] | None = None,
+        reseed: bool = False,
+        files: str = "share",
+        method: str = "auto",
+    ) -> KernelRecord | list[KernelRecord]:
         """A copy of a live kernel under a new name: same variables, separate from now on.
 
-        It waits for the running cell to end, at most ``KERNELBOX_FORK_TIMEOUT`` seconds (60), then
-        raises :class:`StartupFailed`. Threads are not carried, nor, as yet, the bash session;
-        ``record.notes`` says what was left behind. A name that is taken raises :class:`BadInput`; a
-        kernel that is not ours (``KERNELBOX_KERNEL_TYPE``) raises :class:`Unsupported`.
+        ``names`` makes many at once, from one and the same moment, and returns a list; all of them
+        or none. Folder, environment, random numbers, matplotlib's state and the bash session come
+        along; ``record.notes`` says what does not. It waits for the running cell to end, at most
+        ``KERNELBOX_FORK_TIMEOUT`` seconds (60), then raises :class:`StartupFailed`.
+
+        - ``reseed``: random numbers of its own, instead of the same as its parent's
+        - ``files``: ``"share"`` the working directory, or give the branch a ``"copy"`` of it, which
+          goes with the branch
+        - ``method``: ``"fork"`` takes milliseconds and shares memory. Sessions with threads that no
+          fork can carry (polars, gRPC, your own) are pickled into a fresh interpreter: ``"copy"``.
+          ``"auto"`` decides; ``record.made_by`` and ``record.notes`` say how, and why
+
+        A name that is taken raises :class:`BadInput`; a kernel that is not ours
+        (``KERNELBOX_KERNEL_TYPE``) raises :class:`Unsupported`.
         """
-        return self._driver.run(self._calls.branch(kernel, name))
+        chosen = one_or_many(name, names)
+        made = self._driver.run(
+            self._calls.branch(kernel, chosen, reseed=reseed, files=files, method=method)
+        )
+        return made[0] if names is None else made
 
     def checkpoint(self, kernel: KernelLike, label: str | None = None) -> str:
         """Remember a kernel as it is now; the id that comes back is for :func:`rewind`.
@@ -337,6 +418,27 @@ class Box:
         """
         request = {"op": "undo", "cells": check_whole("n", n, least=1)}
         return KernelRecord.from_wire(self._ask(kernel, request)["record"])
+
+    def save(self, kernel: KernelLike, path: str) -> SaveReport:
+        """Write a session to a file, for :func:`load` to read in another process or after a reboot.
+
+        In it is every variable that can be pickled (with cloudpickle: functions and classes of
+        cells too), what was imported, the folder and the source of all cells. What cannot be saved
+        is listed in the report's ``failures`` with the reason. Waits for the running cell to end.
+        The file at ``path`` is replaced when the new one is whole. It is signed with a key of this
+        home, and holds whatever your variables hold.
+        """
+        return self._driver.run(self._calls.save(kernel, path))
+
+    def load(self, name: str, path: str, *, trust: bool = False) -> KernelRecord:
+        """A new kernel with a session that :func:`save` wrote to ``path``.
+
+        Loading runs code that is in the file, so a file that another home saved, or that was
+        changed since, is refused before anything of it is read (:class:`BadInput`), unless you
+        ``trust`` it. What could not be saved or loaded is in ``record.notes``, with the reason. The
+        Python must be the one that it was saved by, up to the minor version.
+        """
+        return self._driver.run(self._calls.load(name, path, trust=trust))
 
     def destroy(self, kernel: KernelLike) -> bool:
         """End a kernel and all its processes, and wait until they are gone.
@@ -417,6 +519,13 @@ def shown_item(item: Happened) -> OutputItem | None:
     if shown.text is None:
         shown.text = shown.data.get("text/plain")
     return shown
+
+
+def one_or_many(name: str | None, names: Sequence[str] | None) -> Sequence[str]:
+    """The names of the branches that somebody wants."""
+    if (name is None) == (names is None):
+        raise BadInput("branch takes a name, or names=[…] for many at once")
+    return [name] if name is not None else names or []
 
 
 def check_stream(stream: str) -> None:

@@ -407,6 +407,14 @@ def check_language(language: object) -> str:
     return str(language)
 
 
+def check_choice(name: str, value: object, choices: tuple[str, ...]) -> str:
+    """One of a few words that was given as the argument ``name``, or :class:`BadInput`."""
+    if value not in choices:
+        words = " or ".join(repr(choice) for choice in choices)
+        raise BadInput(f"{name} is {words}, not {in_short(value)}")
+    return str(value)
+
+
 def check_attempts(attempts: object) -> int:
     """How often to try, the first time included, or :class:`BadInput`."""
     return check_whole("max_attempts", attempts, least=1)

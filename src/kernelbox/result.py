@@ -215,6 +215,27 @@ class Checkpoint:
 
 
 @dataclass(slots=True)
+class SaveReport:
+    """What ``save`` wrote, and what it could not.
+
+    - ``path``, ``size``: the file, and how many bytes it has
+    - ``variables``: the names that are in it, those of imported modules among them
+    - ``failures``: names that are not, each with the reason
+    - ``cells``: how many cells' source is in it
+    """
+
+    path: str
+    size: int
+    variables: list[str]
+    failures: dict[str, str]
+    cells: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON."""
+        return asdict(self)
+
+
+@dataclass(slots=True)
 class KernelRecord:
     """A kernel, as it was when this was made. Functions take the record, the name or the id.
 
@@ -228,6 +249,7 @@ class KernelRecord:
     - ``session_name``, ``tags``: what ``get_or_create`` was given when it was made
     - ``kernel_type``: ``python3`` is ours; others are named after their kernelspec
     - ``parent``: the id of the kernel that it is a branch of, or None
+    - ``made_by``: ``start``; of a branch ``fork`` or ``copy``; ``template``; or ``load``
     - ``notes``: what else there is to know, in sentences: what a branch could not carry, why a
       start took longer
     - ``connection_file``: for Jupyter clients (``jupyter console --existing …``)
@@ -248,6 +270,7 @@ class KernelRecord:
     state: str = "kept"
     cause: str | None = None
     parent: str | None = None
+    made_by: str = "start"
     notes: list[str] = field(default_factory=list)
     address: str = ""
 
@@ -271,6 +294,7 @@ __all__ = [
     "Image",
     "KernelRecord",
     "OutputItem",
+    "SaveReport",
     "State",
     "Status",
 ]

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from kernelbox.client.blocking import Lines
-from kernelbox.client.calls import Ask, Effect, Pause, StartKeeper
+from kernelbox.client.calls import Ask, Effect, Pause, StartKeeper, Work
 from kernelbox.client.conversation import Answer, ConnectionLost, Conversation
 from kernelbox.client.peers import check_peer
 from kernelbox.keeper.launch import ensure_keeper
@@ -106,6 +106,8 @@ class AsyncDriver:
             return await asyncio.to_thread(ensure_keeper, effect.home)
         if isinstance(effect, Pause):
             return await asyncio.sleep(effect.seconds)
+        if isinstance(effect, Work):
+            return await asyncio.to_thread(effect.do)
         try:
             return await asyncio.wait_for(self._ask(effect), effect.patience)
         except TimeoutError:

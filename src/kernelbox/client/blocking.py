@@ -12,7 +12,7 @@ import time
 from collections.abc import Generator, Iterator
 from typing import Any, TypeVar
 
-from kernelbox.client.calls import Ask, Effect, Pause, StartKeeper
+from kernelbox.client.calls import Ask, Effect, Pause, StartKeeper, Work
 from kernelbox.client.conversation import Answer, ConnectionLost, Conversation, Item
 from kernelbox.client.peers import LONGEST_PATIENCE, check_peer
 from kernelbox.keeper.launch import ensure_keeper
@@ -155,6 +155,8 @@ class BlockingDriver:
         if isinstance(effect, Pause):
             time.sleep(effect.seconds)
             return None
+        if isinstance(effect, Work):
+            return effect.do()
         return self._ask(effect)
 
     def _ask(self, ask: Ask) -> Frame:

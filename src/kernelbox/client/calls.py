@@ -7,13 +7,14 @@ import re
 import resource
 import sys
 import uuid
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from kernelbox.client.conversation import ConnectionLost
 from kernelbox.config import (
     Settings,
+    check_choice,
     check_code,
     check_epoch,
     check_label,
@@ -25,7 +26,7 @@ from kernelbox.config import (
 from kernelbox.errors import BadInput, BoxError, KeeperUnavailable, KernelLost, KernelNotFound
 from kernelbox.keeper.home import Home, locate
 from kernelbox.keeper.launch import package_parent
-from kernelbox.result import Checkpoint, ErrorInfo, ExecutionResult, KernelRecord
+from kernelbox.result import Checkpoint, ErrorInfo, ExecutionResult, KernelRecord, SaveReport
 from kernelbox.wire import PROTOCOL, Frame, build_id
 
 _T = TypeVar("_T")
@@ -49,13 +50,20 @@ class StartKeeper:
 
 
 @dataclass(frozen=True, slots=True)
+class Work:
+    """Do something here that may take a while: reading and writing files."""
+
+    do: Callable[[], Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Pause:
     """Wait a moment."""
 
     seconds: float
 
 
-Effect = Ask | StartKeeper | Pause
+Effect = Ask | StartKeeper | Work | Pause
 Call = Generator[Effect, Any, _T]
 KernelLike = KernelRecord | str
 
@@ -138,8 +146,15 @@ class Calls:
         environ: Mapping[str, str] | None = None,
         connection: Mapping[str, Any] | None = None,
         connection_file: str | None = None,
+        template: KernelLike | None = None,
     ) -> Call[KernelRecord]:
         check_name(name)
+        # Of a template's copy, only what the caller gives is other than the template's.
+        own: Frame = {"cwd": None, "environ": None}
+        if cwd not in (None, ""):
+            own["cwd"] = _check_folder(cwd)
+        if environ is not None:
+            own["environ"] = _check_environ(environ)
         given = dict(os.environ) if environ is None else _check_environ(environ)
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         reply = yield from self.keeper(
@@ -156,26 +171,87 @@ class Calls:
                 "open_files": [soft, hard],
                 "connection": dict(connection) if connection else None,
                 "connection_file": connection_file,
+                "template": None if template is None else _wanted(template),
+                "given": own,
             },
             patience=self.settings.start_timeout + _START_MARGIN,
         )
         return self._remember(reply["record"])
 
     def branch(
-        self, kernel: KernelLike, name: str, *, session_name: str | None = None, tags: Any = None
-    ) -> Call[KernelRecord]:
-        check_name(name)
+        self,
+        kernel: KernelLike,
+        names: Sequence[str],
+        *,
+        reseed: bool = False,
+        files: str = "share",
+        method: str = "auto",
+    ) -> Call[list[KernelRecord]]:
+        if isinstance(names, str) or not names:
+            raise BadInput(f"names is a list of names for the branches, not {in_short(names)}")
+        for name in names:
+            check_name(name)
+        check_choice("files", files, ("share", "copy"))
+        check_choice("method", method, ("auto", "fork", "copy"))
         reply = yield from self._keeper_on(
             kernel,
             {
                 "op": "branch",
-                "name": name,
-                "session_name": session_name,
-                "tags": _check_tags(tags),
+                "names": list(names),
+                "reseed": bool(reseed),
+                "files": files,
+                "method": method,
             },
-            patience=self.settings.fork_timeout + self.settings.start_timeout,
+            patience=self.settings.fork_timeout + self.settings.start_timeout + _START_MARGIN,
         )
-        return self._remember(reply["record"])
+        return [self._remember(record) for record in reply["records"]]
+
+    def save(self, kernel: KernelLike, path: str) -> Call[SaveReport]:
+        from kernelbox.client import sessionfile  # who only executes need not wait for it
+
+        whole = os.path.abspath(os.path.expanduser(_check_path(path)))
+        key = yield Work(lambda: sessionfile.key_of(self._key_folder))
+        draft = yield Work(lambda: sessionfile.begin(whole))
+        try:
+            request = {"op": "save", "path": draft, "start": sessionfile.START}
+            manifest = yield from self.kernel(kernel, request, patience=None)
+            report: SaveReport = yield Work(lambda: sessionfile.finish(draft, whole, manifest, key))
+            return report
+        finally:
+            sessionfile.discard(draft)
+
+    def load(self, name: str, path: str, *, trust: bool = False) -> Call[KernelRecord]:
+        from kernelbox.client import sessionfile
+
+        check_name(name)
+        whole = os.path.abspath(os.path.expanduser(_check_path(path)))
+        known = yield from self.list_kernels()
+        if any(record.name == name for record in known):
+            raise BadInput(
+                f"there is a kernel named {name!r} already; destroy it or choose another name"
+            )
+        key = yield Work(lambda: sessionfile.key_of(self._key_folder))
+        runtime = self.home.runtime_dir
+        opened: sessionfile.Opened = yield Work(
+            lambda: sessionfile.open_checked(whole, runtime, key, trust=trust)
+        )
+        try:
+            folder = opened.manifest["cwd"]
+            cwd = folder if isinstance(folder, str) and os.path.isdir(folder) else None
+            record = yield from self.get_or_create(name, cwd=cwd)
+            request = {"op": "load", "path": opened.payload, "manifest": opened.manifest}
+            try:
+                reply = yield from self.kernel(record, request, patience=None)
+            except BaseException:
+                yield from self.destroy(record)
+                raise
+            return self._remember(reply["record"])
+        finally:
+            sessionfile.discard(opened.payload)
+
+    @property
+    def _key_folder(self) -> str:
+        return os.path.dirname(self.settings.registry_path)
 
     def find(self, kernel: KernelLike) -> Call[KernelRecord]:
         reply = yield from self._keeper_on(kernel, {"op": "find"})
@@ -439,6 +515,13 @@ def _check_folder(cwd: object) -> str:
             "Make it first, or give another."
         ) from None
     return path
+
+
+def _check_path(path: object) -> str:
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise BadInput(f"path is the path of a file, not {in_short(path)}")
+    return text
 
 
 def _working_directory() -> str:

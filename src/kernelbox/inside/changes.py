@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
+import stat
 from collections.abc import Iterator
 
 _MOST_FILES = 2_000
@@ -16,14 +18,14 @@ _Facts = tuple[int, int, int]
 class Folder:
     """The files below the working directory as they are now; of many, the first thousands."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, most: int = _MOST_FILES) -> None:
         self._path = "."
         self._files: dict[str, _Facts] = {}
         self.whole = True
         with contextlib.suppress(OSError):
             self._path = os.getcwd()
             for path, facts in _walk(self._path):
-                if len(self._files) == _MOST_FILES:
+                if len(self._files) == most:
                     self.whole = False
                     break
                 self._files[path] = facts
@@ -66,3 +68,25 @@ def _walk(top: str) -> Iterator[tuple[str, _Facts]]:
                     continue
                 facts = entry.stat(follow_symlinks=False)
                 yield name, (facts.st_mtime_ns, facts.st_size, facts.st_ino)
+
+
+def copy_folder(source: str, target: str) -> None:
+    """All that is in a folder, but for what KernelBox itself keeps there."""
+    keep_out = os.path.dirname(os.path.realpath(target))
+
+    def ignored(folder: str, names: list[str]) -> list[str]:
+        return [
+            name
+            for name in names
+            if name == ".kernelbox"
+            or os.path.realpath(os.path.join(folder, name)) == keep_out
+            or not _can_be_copied(os.path.join(folder, name))
+        ]
+
+    shutil.copytree(source, target, symlinks=True, ignore=ignored)
+
+
+def _can_be_copied(path: str) -> bool:
+    """Sockets, pipes and devices cannot."""
+    mode = os.lstat(path).st_mode
+    return stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)

@@ -104,7 +104,7 @@ class UserLoop:
 
         fresh = selectors.DefaultSelector()
         for key in list(old.get_map().values()):
-            if key.fileobj is not loop._ssock:  # type: ignore[attr-defined]
+            if key.fd != loop._ssock.fileno():  # type: ignore[attr-defined]
                 fresh.register(key.fileobj, key.events, key.data)
         loop._selector = fresh  # type: ignore[attr-defined]
         # The wake-up socketpair is shared with the parent too: a byte meant for one would wake

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kernelbox.inside import linux
+from kernelbox.inside import landlock, linux
 from kernelbox.inside.changes import Folder
 from kernelbox.inside.openfiles import OpenFiles
 from kernelbox.inside.pools import Pools
@@ -22,21 +22,34 @@ if TYPE_CHECKING:
     from kernelbox.inside.interpreter import Interpreter
 
 _MAX_FDS = 8
+_MOST_COPIED = 20_000
 
 
 class Refused(Exception):
     """A fork that would not be safe, or did not work; the words say why."""
+
+    def __init__(self, words: str, *, danger: bool = False) -> None:
+        super().__init__(words)
+        self.danger = danger
 
 
 def branch(interpreter: Interpreter, frame: Frame, fds: list[int]) -> None:
     """Fork; the copy moves over to ``fds`` and carries on as an interpreter of its own."""
 
     def carry_on() -> None:
+        if frame.get("scoped"):
+            landlock.enter_scope()
+        interpreter.settle(frame)
         interpreter.attach(fds, frame["token"])
-        if frame.get("reseed"):
-            interpreter.reseed()
 
-    _answer(interpreter, lambda: _copy(interpreter, carry_on, fds, force=bool(frame.get("force"))))
+    def fork() -> dict[str, Any] | None:
+        if frame.get("workspace") and not Folder(most=_MOST_COPIED).whole:
+            for fd in fds:
+                os.close(fd)
+            raise Refused(f"its folder has more than {_MOST_COPIED:,} files; use files='share'")
+        return _copy(interpreter, carry_on, fds, force=bool(frame.get("force")))
+
+    _answer(interpreter, fork)
 
 
 def checkpoint(interpreter: Interpreter, frame: Frame, fds: list[int]) -> None:
@@ -59,7 +72,9 @@ def _answer(interpreter: Interpreter, fork: Callable[[], dict[str, Any] | None])
     try:
         facts = fork()
     except Refused as refusal:
-        interpreter.lifeline.send({"op": "forked", "ok": False, "error": str(refusal)})
+        interpreter.lifeline.send(
+            {"op": "forked", "ok": False, "error": str(refusal), "danger": refusal.danger}
+        )
         return
     if facts is not None:
         interpreter.lifeline.send({"op": "forked", "ok": True, **facts})
@@ -77,12 +92,12 @@ def _copy(
     pools = Pools.look()
     try:
         if pools.danger and not force:
-            raise Refused(pools.danger)
+            raise Refused(pools.danger, danger=True)
         sys.stdout.flush()
         sys.stderr.flush()
         linux.flush_c_buffers()
         # A fork shares file offsets, and this process may go on reading before the copy has looked.
-        files = OpenFiles.look(besides=interpreter.user_loop.descriptors())
+        files = OpenFiles.look(besides={*fds, *interpreter.user_loop.descriptors()})
         random_state = random.getstate()  # the module reseeds itself in every child
         with pools.paused(), _no_collection():
             child = _fork(interpreter)

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from kernelbox.inside import forking, linux
-from kernelbox.inside.changes import Folder
+from kernelbox.inside.changes import Folder, copy_folder
 from kernelbox.inside.channel import open_channel
 from kernelbox.inside.comms import Comms
 from kernelbox.inside.eventloop import UserLoop
@@ -112,9 +112,17 @@ class Interpreter:
             os.dup2(null, fd)
         os.close(null)
 
-    def reseed(self) -> None:
-        """From now on, random numbers of its own."""
-        reseed()
+    def settle(self, frame: Frame) -> None:
+        """In a copy that becomes a kernel of its own: what it is to have of its own."""
+        if frame.get("environ"):
+            _take_environment(frame["environ"])
+        if folder := frame.get("workspace"):
+            copy_folder(os.getcwd(), folder)
+        if folder := folder or frame.get("cwd"):
+            with contextlib.suppress(OSError):
+                os.chdir(folder)
+        if frame.get("reseed"):
+            reseed()
 
     def run(self) -> None:
         """Serve requests until the warden is gone."""
@@ -154,7 +162,7 @@ class Interpreter:
                 self._run_cell(frame)
             case "ask":
                 frame["busy"] = self.user_loop.busy
-                content = answer(self.shell, self.comms, frame, self.interrupts)
+                content = answer(self.shell, self.comms, frame, self.interrupts, fds)
                 self.lifeline.send({"op": "answer", "id": frame["id"], "content": content})
             case "begin":
                 self._begin(frame)
@@ -231,18 +239,8 @@ class Interpreter:
 
     def _begin(self, frame: Frame) -> None:
         """Become the caller's kernel: their folder, their environment, a seed of our own."""
-        wanted = {os.fsencode(name): os.fsencode(it) for name, it in frame["environ"].items()}
-        here = dict(os.environb)
-        for variable in here.keys() - wanted.keys():
-            del os.environb[variable]
-        for variable, value in wanted.items() - here.items():
-            os.environb[variable] = value
-        os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
-        for pager in ("PAGER", "GIT_PAGER"):
-            os.environ[pager] = "cat"  # nobody turns the pages
+        _take_environment(frame["environ"])
         recolour()
-        if "TZ" in os.environ:
-            time.tzset()
         with contextlib.suppress(OSError):  # the warden has noted why
             os.chdir(frame["cwd"])
         self.shell.user_ns["_dh"][:] = [os.getcwd()]  # where `%cd -` leads back to
@@ -306,6 +304,20 @@ class Interpreter:
                 # A child that user code forked: no lifeline, no marks; stdout is plain fd 1.
                 self.lifeline.detach()
                 self.outlets.marking = False
+
+
+def _take_environment(environ: dict[str, str]) -> None:
+    wanted = {os.fsencode(name): os.fsencode(value) for name, value in environ.items()}
+    here = dict(os.environb)
+    for variable in here.keys() - wanted.keys():
+        del os.environb[variable]
+    for variable, value in wanted.items() - here.items():
+        os.environb[variable] = value
+    os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+    for pager in ("PAGER", "GIT_PAGER"):
+        os.environ[pager] = "cat"  # nobody turns the pages
+    if "TZ" in os.environ:
+        time.tzset()
 
 
 def _exit_code(failure: BaseException | None) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from typing import Any
 
 from kernelbox.inside.comms import Comms
@@ -11,7 +13,9 @@ from kernelbox.inside.shell import Shell, outbox
 from kernelbox.wire import Frame
 
 
-def answer(shell: Shell, comms: Comms, frame: Frame, interrupts: Interrupts) -> dict[str, Any]:
+def answer(
+    shell: Shell, comms: Comms, frame: Frame, interrupts: Interrupts, fds: list[int]
+) -> dict[str, Any]:
     """The content of the reply; a question that fails is answered with the failure."""
     try:
         with interrupts.cell():
@@ -31,10 +35,34 @@ def answer(shell: Shell, comms: Comms, frame: Frame, interrupts: Interrupts) -> 
                     return {"status": "ok"}
                 case "background":
                     return {"status": "ok", "background": bool(frame.get("busy"))}
+                case "save":
+                    return _save(shell, frame, fds)
+                case "load":
+                    return _load(shell, frame, fds)
                 case what:
                     return _failure("NotImplementedError", f"no question {what!r}")
     except BaseException as error:
         return _failure(type(error).__name__, str(error))
+    finally:
+        for fd in fds:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+
+
+def _save(shell: Shell, frame: Frame, fds: list[int]) -> dict[str, Any]:
+    from kernelbox.inside import session
+
+    with open(fds.pop(), "r+b") as file:
+        file.seek(frame["start"])
+        return {"status": "ok", **session.dump(shell, file)}
+
+
+def _load(shell: Shell, frame: Frame, fds: list[int]) -> dict[str, Any]:
+    from kernelbox.inside import session
+
+    with open(fds.pop(), "rb") as file:
+        file.seek(frame["start"])
+        return {"status": "ok", **session.load(shell, file, frame["manifest"])}
 
 
 def _failure(ename: str, evalue: str) -> dict[str, Any]:

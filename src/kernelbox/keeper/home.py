@@ -47,6 +47,10 @@ class Home:
         """The connection file of a spare, before it is anybody's."""
         return os.path.join(self.runtime_dir, f".spare-{kernel_id}.json")
 
+    def workspace(self, kernel_id: str) -> str:
+        """The folder of a branch that has files of its own."""
+        return os.path.join(self.runtime_dir, f"files-{kernel_id}")
+
     def kernel_address(self, kernel_id: str) -> str:
         return os.path.join(self.rundir, f"{kernel_id}.sock")
 
@@ -95,7 +99,8 @@ def remove_files(home: Home, kernel_id: str) -> None:
     ):
         with contextlib.suppress(OSError):
             os.unlink(path)
-    shutil.rmtree(home.spool(kernel_id), ignore_errors=True)
+    for folder in (home.spool(kernel_id), home.workspace(kernel_id)):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def vacate(home: Home) -> None:

@@ -149,6 +149,11 @@ class Keeper:
         if name in self._creating:
             self._creating[name].append(reply)
             return
+        if frame.get("template"):
+            source = self._known(str(frame["template"]))
+            self._creating[name] = [reply]
+            self._branch(source, name, {**frame, **frame.get("given", {}), "reseed": True})
+            return
         self._creating[name] = [reply]
         self._create(frame, name, tries=_TRIES)
 
@@ -293,30 +298,57 @@ class Keeper:
         return error
 
     def _op_branch(self, frame: Frame, reply: Reply) -> None:
-        name = check_name(frame["name"])
+        names = [check_name(name) for name in frame["names"]]
         source = self._known(str(frame["kernel"]))
-        if self._find(name) is not None or name in self._creating:
-            raise BadInput(
-                f"there is a kernel named {name!r} already; destroy it or choose another name"
-            )
+        for name in names:
+            if self._find(name) is not None or name in self._creating or names.count(name) > 1:
+                raise BadInput(
+                    f"there is a kernel named {name!r} already; destroy it or choose another name"
+                )
+        answers: dict[str, dict[str, Any] | BoxError] = {}
+
+        def answered(name: str, content: dict[str, Any] | BoxError) -> None:
+            answers[name] = content
+            if len(answers) < len(names):
+                return
+            failures = [answer for answer in answers.values() if isinstance(answer, BoxError)]
+            records = [
+                answer["record"] for answer in answers.values() if not isinstance(answer, BoxError)
+            ]
+            if not failures:
+                reply({"records": [answers[name]["record"] for name in names]})  # type: ignore[index]
+                return
+            for record in records:  # all of them or none
+                self._destroy(record, lambda _: None)
+            reply(failures[0])
+
+        for name in names:
+            self._creating[name] = [lambda content, name=name: answered(name, content)]  # type: ignore[misc]
+            self._branch(source, name, frame)
+
+    def _branch(self, source: Record, name: str, frame: Frame) -> None:
+        """One branch; whoever waits in ``_creating`` is answered."""
         link = self._by_kernel.get(source["kernel_id"])
         if link is None:
-            raise StartupFailed(f"kernel {source['name']!r} cannot be reached")
-        self._creating[name] = [reply]
+            self._created(name, StartupFailed(f"kernel {source['name']!r} cannot be reached"))
+            return
         kernel_id = str(uuid.uuid4())
+        carried = ("session_name", "tags", "method", "reseed", "cwd", "environ", "template")
         request = {
+            **{field: frame.get(field) for field in carried},
             "op": "branch",
             "source": source["kernel_id"],
             "kernel_id": kernel_id,
             "name": name,
             "address": self.home.kernel_address(kernel_id),
+            "workspace": self.home.workspace(kernel_id) if frame.get("files") == "copy" else None,
             "settings": self._settings_here(frame),
-            "session_name": frame.get("session_name"),
-            "tags": frame.get("tags"),
         }
 
         def answered(content: dict[str, Any] | BoxError) -> None:
-            if not isinstance(content, BoxError):
+            if isinstance(content, BoxError):
+                remove_files(self.home, kernel_id)
+            else:
                 self._register(link, content["record"], frame)
             self._created(name, content)
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import time
 from collections.abc import Callable, Sequence
 
-from kernelbox.config import Settings
-from kernelbox.errors import BoxError, StartupFailed, Unsupported
+from kernelbox.errors import BoxError, Unsupported
 from kernelbox.inside.channel import Channel
 from kernelbox.inside.stub import FIRST
 from kernelbox.warden.bash_member import BashMember
+from kernelbox.warden.branching import Branching
 from kernelbox.warden.connection import Ports, open_ports
 from kernelbox.warden.exits import Exit, oom_kills
-from kernelbox.warden.household import Door, Reply, Warden
-from kernelbox.warden.jobs import ForkOrder
+from kernelbox.warden.household import CopyAnswer, Door, Reply, Warden
 from kernelbox.warden.kernel import Kernel
 from kernelbox.warden.lanes.jupyter import JupyterDoor
 from kernelbox.warden.member import Member, MemberOwner
@@ -79,49 +77,8 @@ class Family(Warden):
         return spare if spare is None or spare.ended is None else None
 
     def branch(self, kernel: Kernel, frame: Frame, reply: Reply) -> None:
-        """Fork a live interpreter; the copy becomes a kernel of its own under a new name."""
-        settings = Settings.from_wire(frame["settings"])
-        notes: list[str] = []
-
-        def fail(why: str) -> None:
-            reply(StartupFailed(f"branch {frame['name']!r} could not be made: {why}"))
-
-        def forked(error: str | None, facts: Frame) -> None:
-            notes.extend(facts.get("notes") or ())
-            answer(error)
-
-        def arrived(copy: PythonMember) -> None:
-            identity = {**frame, "parent": kernel.identity.kernel_id, "notes": notes}
-            identity.setdefault("cwd", kernel.identity.cwd)
-            identity.setdefault("environ", kernel.identity.environ)
-            try:
-                child = self._add_kernel(identity, settings, epoch=kernel.epoch)
-            except BoxError as error:
-                copy.kill("its kernel could not be set up")
-                copy.close()
-                reply(error)
-                return
-            child.history = kernel.history.copy()
-            child.execution_count = kernel.execution_count
-            child.renew_bash(order.bash)
-            child.adopt(copy)
-            reply({"record": child.record(), "warden": os.getpid()})
-
-        copy, answer = self.expect_copy(arrived, fail, patience=settings.start_timeout)
-        order = ForkOrder(
-            {"op": "branch", "token": copy.channel.token, "reseed": bool(frame.get("reseed"))},
-            copy.channel.far,
-            forked,
-            patience=settings.fork_timeout,
-            with_bash=True,
-        )
-
-        def too_late() -> None:
-            if kernel.withdraw(order):
-                answer(f"the running cell did not end within {settings.fork_timeout:g} s")
-
-        order.deadline = self.reactor.call_later(settings.fork_timeout, too_late)
-        kernel.submit(order)
+        """Copy a live kernel; the copy becomes a kernel of its own under a new name."""
+        Branching(self, kernel, frame, reply).start()
 
     def expect_copy(
         self,
@@ -129,9 +86,10 @@ class Family(Warden):
         failed: Callable[[str], None],
         *,
         patience: float,
-    ) -> tuple[PythonMember, Callable[[str | None], None]]:
+    ) -> tuple[PythonMember, CopyAnswer]:
         """A member that a fork elsewhere is to become, and what to call with the word of who was
-        to fork it: its failure, or None. Exactly one of ``arrived`` and ``failed`` follows."""
+        to fork it: its failure, or None. One of ``arrived`` and ``failed`` follows (after a
+        failure that is to be ``quiet``, none)."""
         newcomer = _Newcomer()
         copy = self._new_member(newcomer, start=False)
 
@@ -145,9 +103,13 @@ class Family(Warden):
             copy.close()
             failed(why)
 
-        def answer(error: str | None) -> None:
+        def answer(error: str | None, *, quiet: bool = False) -> None:
             if error is not None:
-                gone(error)
+                if quiet:
+                    copy.channel.close_far()
+                    copy.close()
+                else:
+                    gone(error)
                 return
             # The copy's hello may have come before its parent's word, or comes after it.
             newcomer.expect(here, gone)
@@ -194,18 +156,21 @@ class Family(Warden):
     # -- members ----------------------------------------------------------------------------
 
     def start_interpreter(self, kernel: Kernel) -> PythonMember:
-        return self._new_member(kernel)
+        return self._new_member(kernel, scoped=kernel.identity.scoped)
 
     def start_bash(self, kernel: Kernel, cwd: str) -> BashMember:
         self._tags += 1
         member = BashMember(self.reactor, kernel)
         self._starting[self._tags] = member
         order, fds = member.order(cwd, kernel.identity.environ)
+        order["scoped"] = kernel.identity.scoped
         self._stub.send({"op": "spawn", "tag": self._tags, **order}, fds)
         member.handed_over()
         return member
 
-    def _new_member(self, owner: MemberOwner, *, start: bool = True) -> PythonMember:
+    def _new_member(
+        self, owner: MemberOwner, *, start: bool = True, scoped: bool = False
+    ) -> PythonMember:
         member = PythonMember(self.reactor, owner)
         member.oom_before = oom_kills()
         if start:
@@ -216,6 +181,7 @@ class Family(Warden):
                     "op": "interpreter",
                     "tag": self._tags,
                     "token": member.channel.token,
+                    "scoped": scoped,
                     "fds": len(member.channel.far),
                 },
                 member.channel.far,

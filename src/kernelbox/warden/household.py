@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import shutil
 import signal
 import socket
 import struct
@@ -33,6 +34,12 @@ Reply = Callable[[dict[str, Any] | BoxError], None]
 
 _LAST_CHILD_PATIENCE = 6.0
 _PEER_CREDENTIALS = struct.Struct("3i")
+
+
+class CopyAnswer(Protocol):
+    """Called with the word of who was to fork a copy: its failure, or None."""
+
+    def __call__(self, error: str | None, *, quiet: bool = False) -> None: ...
 
 
 class Door(Protocol):
@@ -166,6 +173,9 @@ class Warden(ABC):
             session_name=frame.get("session_name"),
             tags=frame.get("tags") or {},
             parent=frame.get("parent"),
+            made_by=str(frame.get("made_by") or "start"),
+            scoped=bool(frame.get("scoped")),
+            workspace=frame.get("workspace"),
             created_at=frame.get("created_at") or time.time(),
             notes=[*self.notes, *(frame.get("notes") or ())],
             open_files=frame.get("open_files"),
@@ -213,6 +223,8 @@ class Warden(ABC):
         kernel.end(cause)
         household.door.close()
         kernel.shelf.clear()
+        if identity.workspace:
+            shutil.rmtree(identity.workspace, ignore_errors=True)
         for client in [client for client in self._clients if client.owns is kernel]:
             client.hang_up()  # that is how an owner hears of the end
         self._tell_watchers(
@@ -252,7 +264,7 @@ class Warden(ABC):
         failed: Callable[[str], None],
         *,
         patience: float,
-    ) -> tuple[Any, Callable[[str | None], None]]:
+    ) -> tuple[Any, CopyAnswer]:
         """Only who can fork has copies."""
         raise Unsupported("this needs our own python3 kernel")
 

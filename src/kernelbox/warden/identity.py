@@ -23,6 +23,11 @@ class Identity:
     session_name: str | None = None
     tags: Any = field(default_factory=dict)
     parent: str | None = None
+    made_by: str = "start"
+    scoped: bool = False
+    """Whether its processes have a domain of their own: none leads to the kernel it came from."""
+    workspace: str | None = None
+    """A folder that goes with the kernel."""
     notes: list[str] = field(default_factory=list)
     created_at: float = field(default_factory=time.time)
     open_files: list[int] | None = None

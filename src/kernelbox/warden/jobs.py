@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kernelbox.reactor import Timer
@@ -21,6 +21,12 @@ class Question:
     on_answer: Callable[[dict[str, Any] | None], None]
     origin: Any = None
     id: int = 0
+    fds: list[int] = field(default_factory=list)
+    with_bash: bool = False
+    bash: str | None = None
+
+    def close(self) -> None:
+        _close(self.fds)
 
 
 @dataclass(slots=True, eq=False)
@@ -39,9 +45,13 @@ class ForkOrder:
     """What gives a new shell the state of this kernel's, if it has one."""
 
     def close(self) -> None:
-        for fd in self.fds:
-            os.close(fd)
-        self.fds.clear()
+        _close(self.fds)
+
+
+def _close(fds: list[int]) -> None:
+    for fd in fds:
+        os.close(fd)
+    fds.clear()
 
 
 Job = Execution | Question | ForkOrder

@@ -53,7 +53,7 @@ class Landlord(Protocol):
         failed: Callable[[str], None],
         *,
         patience: float,
-    ) -> tuple[Any, Callable[[str | None], None]]: ...
+    ) -> tuple[Any, Callable[..., None]]: ...
     def parked_arrived(self, parked: Parked) -> None: ...
 
 
@@ -87,6 +87,7 @@ class Kernel:
         self._handed_out = False
         self.travel = TimeTravel(self)
         self.execution_count = 0
+        self.skip_startup = False  # for the next interpreter: it is not a new one
         self._undoing = False
         self._bash_past: str | None = None  # what a new shell takes over from an earlier one
 
@@ -97,6 +98,9 @@ class Kernel:
         self.last_used_at = time.time()
         if isinstance(job, Execution) and not job.internal:
             self.attempt_count += 1
+        elif isinstance(job, Question):
+            self._questions += 1
+            job.id = self._questions
         self._queue.append(job)
         if self.ending:
             # It came over a connection that was open when the kernel was ended.
@@ -117,9 +121,10 @@ class Kernel:
         *,
         on_answer: Callable[[dict[str, Any] | None], None],
         origin: Any = None,
+        fds: list[int] | None = None,
     ) -> None:
-        self._questions += 1
-        self.submit(Question(what, fields, on_answer, origin, self._questions))
+        """``fds`` go along and are closed here."""
+        self.submit(Question(what, fields, on_answer, origin, fds=fds or []))
 
     def interrupt(self) -> bool:
         """Interrupt what runs now; False if nothing does."""
@@ -269,7 +274,7 @@ class Kernel:
 
         Startup code is waited for, because it may fail.
         """
-        if member is self.member and not self.identity.startup_code:
+        if member is self.member and (self.skip_startup or not self.identity.startup_code):
             waiters = self._take_waiters()
             self._handed_out = bool(waiters)  # its death from now on is a loss, not a bad start
             for callback in waiters:
@@ -379,6 +384,7 @@ class Kernel:
             "state": self.loss.state if self.loss else "kept",
             "cause": self.loss.cause if self.loss else None,
             "parent": identity.parent,
+            "made_by": identity.made_by,
             "notes": identity.notes,
             "address": identity.address,
         }
@@ -487,8 +493,15 @@ class Kernel:
         self.current = self.last_job = job
         for observer in self.observers:
             observer.started(job)
-        assert self.member is not None
-        self.member.send({"op": "ask", "what": job.what, "id": job.id, **job.fields})
+
+        def go(past: str | None) -> None:
+            if self.current is job and self.member is not None:
+                job.bash = past
+                ask = {"op": "ask", "what": job.what, "id": job.id, "fds": len(job.fds)}
+                self.member.send({**ask, **job.fields}, job.fds)
+                job.close()
+
+        self._with_past(job, go)
 
     def _start_fork(self, job: ForkOrder) -> None:
         self.current = job
@@ -497,7 +510,6 @@ class Kernel:
         self._timers = [
             self.family.reactor.call_later(job.patience, lambda: self._fork_too_late(job))
         ]
-        job.bash = self._bash_past
 
         def go(past: str | None) -> None:
             if self.current is not job or self.member is None:
@@ -506,10 +518,14 @@ class Kernel:
             self.member.send({**job.order, "fds": len(job.fds)}, job.fds)
             job.close()
 
+        self._with_past(job, go)
+
+    def _with_past(self, job: ForkOrder | Question, go: Callable[[str | None], None]) -> None:
+        """Ask the shell, if there is one and it matters, what another would need to take over."""
         if job.with_bash and self.bash is not None:
             self.bash.snapshot(go)
         else:
-            go(job.bash)
+            go(self._bash_past if job.with_bash else None)
 
     def _fork_too_late(self, job: ForkOrder) -> None:
         """A hook of the user's hangs in the fork. What waits behind it has timeouts of its own."""
@@ -661,7 +677,8 @@ class Kernel:
 
     def _begun(self) -> None:
         code = self.identity.startup_code
-        if not code:
+        skipped, self.skip_startup = self.skip_startup, False
+        if not code or skipped:
             self._became_ready(None)
             return
         self._startup = Execution(
@@ -725,6 +742,7 @@ class Kernel:
         if isinstance(job, Execution):
             self._lost_while_running(job, loss)
         elif isinstance(job, Question):
+            job.close()
             job.on_answer(None)
             for observer in self.observers:
                 observer.finished(job)
@@ -760,6 +778,7 @@ class Kernel:
                 words = f"not run: {loss.cause} while this waited in the queue"
                 job.finish({"exit_code": None, **failed("Aborted", words), **self._truth()})
             elif isinstance(job, Question):
+                job.close()
                 job.on_answer(None)
             else:
                 job.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 import time
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kernelbox.errors import BoxError, EpochMismatch, KernelNotFound, Unsupported, to_wire
 from kernelbox.reactor import Peer
 from kernelbox.spool import Event
+from kernelbox.warden.branching import left_behind
 from kernelbox.warden.execution import Execution, Result, without_bulk
 from kernelbox.warden.member import cell_stack
 from kernelbox.wire import Frame, GarbledFrame, build_id
@@ -243,6 +245,41 @@ class NativeClient:
         kernel = self._target(frame)
         kernel.travel.undo(int(frame["cells"]), lambda content: self._reply(request, content))
 
+    # -- sessions as files ------------------------------------------------------------------
+
+    def _op_save(self, request: Any, frame: Frame) -> None:
+        """Write the session into a file that the client has begun, and will complete."""
+        kernel = self._target(frame)
+        self._check_fork(kernel, "saving a session")
+        fd = _open(frame["path"], os.O_RDWR)
+        fields = {"start": int(frame["start"])}
+
+        def answered(content: dict[str, Any] | None) -> None:
+            self._reply(request, _success(content, "saved"))
+
+        kernel.ask("save", fields, on_answer=answered, fds=[fd])
+
+    def _op_load(self, request: Any, frame: Frame) -> None:
+        """Read a session that the client has checked into this kernel."""
+        kernel = self._target(frame)
+        self._check_fork(kernel, "loading a session")
+        fd = _open(frame["path"], os.O_RDONLY)
+
+        def answered(content: dict[str, Any] | None) -> None:
+            facts = _success(content, "loaded")
+            if isinstance(facts, BoxError):
+                self._reply(request, facts)
+                return
+            kernel.identity.made_by = "load"
+            missing = {**frame["manifest"].get("failures", {}), **facts["failures"]}
+            for note in (*facts["notes"], *left_behind(missing, "loaded")):
+                kernel.identity.note(note)
+            self._family.kernel_changed(kernel)
+            self._reply(request, {"record": kernel.record()})
+
+        fields = {"manifest": frame["manifest"], "start": 0}
+        kernel.ask("load", fields, on_answer=answered, fds=[fd])
+
     # -- requests of clients, continued -----------------------------------------------------
 
     def _op_attach(self, request: Any, frame: Frame) -> None:
@@ -341,8 +378,6 @@ class NativeClient:
         self._family.watchers.add(self)
         records = [house.kernel.record() for house in self._family.households.values()]
         settings = self._family.settings
-        import os
-
         self._reply(
             request,
             {
@@ -398,6 +433,22 @@ class NativeClient:
                 "only the latest are (KERNELBOX_SPOOL_KEEP, KERNELBOX_SPOOL_TOTAL)"
             )
         return found
+
+
+def _open(path: object, flags: int) -> int:
+    try:
+        return os.open(str(path), flags | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError as error:
+        raise BoxError(f"{path!r} cannot be opened: {error.strerror}") from None
+
+
+def _success(content: dict[str, Any] | None, done: str) -> dict[str, Any] | BoxError:
+    if content is None:
+        return BoxError(f"the kernel died before its session was {done}")
+    if content.get("status") != "ok":
+        ename, evalue = content.get("ename"), content.get("evalue")
+        return BoxError(f"the session could not be {done}: {ename}: {evalue}")
+    return content
 
 
 def _mismatch(expected: Any, kernel: Kernel) -> EpochMismatch:

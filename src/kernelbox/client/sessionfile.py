@@ -1,0 +1,176 @@
+"""The file of a saved session: what is in it, how it is signed, and what is refused unread.
+
+::
+
+    KERNELBOX SESSION 1\\n | size | the variables (inside/session.py) | size | manifest | signature
+
+Sizes are 8 bytes, the manifest is JSON, the signature an HMAC-SHA256 of all before it with a key
+that the home keeps. Reading a session runs code (that is what unpickling is), so a file is checked
+to its end before anything else, and what is then read is a private copy of what was checked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import json
+import os
+import secrets
+import struct
+import tempfile
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+from kernelbox.errors import BadInput
+from kernelbox.result import SaveReport
+
+_MAGIC = b"KERNELBOX SESSION 1\n"
+_SIZE = struct.Struct("!Q")
+_BLOCK = 1 << 20
+_SIGNATURE = 32
+_KEY_SIZE = 32
+_MOST_MANIFEST = 256 << 20
+
+START = len(_MAGIC) + _SIZE.size
+"""Where the variables begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A session file that was checked: what it says of itself, and the copy to read it from."""
+
+    manifest: dict[str, Any]
+    payload: str
+
+
+def begin(path: str) -> str:
+    """A draft beside the file that it will be, with room for what is known only later."""
+    folder = os.path.dirname(path)
+    if os.path.isdir(path):
+        raise BadInput(f"{path!r} is a folder; a session is saved to a file")
+    try:
+        fd, draft = tempfile.mkstemp(prefix=".saving-", dir=folder)
+    except OSError as error:
+        raise BadInput(f"no session can be saved to {path!r}: {error.strerror}") from None
+    with open(fd, "wb") as file:
+        file.write(_MAGIC + _SIZE.pack(0))
+    return draft
+
+
+def finish(draft: str, path: str, manifest: dict[str, Any], key: bytes) -> SaveReport:
+    """Complete and sign a draft, and give it its name: the file is there whole or not at all."""
+    with open(draft, "r+b") as file:
+        file.seek(0, os.SEEK_END)
+        size = file.tell() - START
+        encoded = json.dumps(manifest).encode()
+        file.write(_SIZE.pack(len(encoded)) + encoded)
+        file.seek(len(_MAGIC))
+        file.write(_SIZE.pack(size))
+        file.seek(0)
+        signature = hmac.new(key, digestmod="sha256")
+        while block := file.read(_BLOCK):
+            signature.update(block)
+        file.write(signature.digest())
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(draft, path)
+    return SaveReport(
+        path=path,
+        size=os.path.getsize(path),
+        variables=[*manifest["modules"], *manifest["variables"]],
+        failures=dict(manifest["failures"]),
+        cells=max(0, len(manifest["cells"]) - 1),
+    )
+
+
+def discard(path: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(path)
+
+
+def open_checked(path: str, folder: str, key: bytes, *, trust: bool) -> Opened:
+    """Check a session file from its first byte to its last, into a private copy in ``folder``."""
+    try:
+        with open(path, "rb") as file:
+            return _check(path, file, folder, key, trust=trust)
+    except FileNotFoundError:
+        raise BadInput(f"there is no file {path!r}") from None
+    except OSError as error:
+        raise BadInput(f"{path!r} cannot be read: {error.strerror}") from None
+
+
+def _check(path: str, file: BinaryIO, folder: str, key: bytes, *, trust: bool) -> Opened:
+    total = os.fstat(file.fileno()).st_size
+    head = file.read(START)
+    if not head.startswith(_MAGIC[: len(head)]) or not head:
+        raise BadInput(f"{path!r} is not a saved session of KernelBox")
+    if len(head) < START:
+        raise _truncated(path)
+    (size,) = _SIZE.unpack(head[len(_MAGIC) :])
+    if START + size + _SIZE.size + _SIGNATURE > total:
+        raise _truncated(path)
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    fd, payload = tempfile.mkstemp(prefix=".loading-", dir=folder)
+    signature = hmac.new(key, head, digestmod="sha256")
+    try:
+        with open(fd, "wb") as copy:
+            left = size
+            while left:
+                block = file.read(min(left, _BLOCK))
+                if not block:
+                    raise _truncated(path)
+                signature.update(block)
+                copy.write(block)
+                left -= len(block)
+        length = file.read(_SIZE.size)
+        (announced,) = _SIZE.unpack(length)
+        if (
+            START + size + _SIZE.size + announced + _SIGNATURE != total
+            or announced > _MOST_MANIFEST
+        ):
+            raise _truncated(path)
+        encoded = file.read(announced)
+        signature.update(length + encoded)
+        if not hmac.compare_digest(signature.digest(), file.read(_SIGNATURE)) and not trust:
+            raise BadInput(
+                f"{path!r} was not saved by this home, or was changed since. Loading a session "
+                "runs code that is in it: load(…, trust=True) if you know where it comes from"
+            )
+        manifest = json.loads(encoded)
+        for name in ("python", "variables", "modules", "failures", "cells", "cwd"):
+            manifest[name]
+    except BadInput:
+        discard(payload)
+        raise
+    except (ValueError, KeyError, TypeError):
+        discard(payload)
+        raise BadInput(f"{path!r} is damaged: its list of contents cannot be read") from None
+    except BaseException:
+        discard(payload)
+        raise
+    return Opened(manifest, payload)
+
+
+def _truncated(path: str) -> BadInput:
+    return BadInput(f"{path!r} is not whole: it was cut off, or something was added to it")
+
+
+def key_of(folder: str) -> bytes:
+    """The key that this home signs with; made when it is first needed."""
+    path = os.path.join(folder, "session.key")
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        if len(key := file.read()) == _KEY_SIZE:
+            return key
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    fresh = secrets.token_bytes(_KEY_SIZE)
+    fd, draft = tempfile.mkstemp(prefix=".key-", dir=folder)
+    try:
+        with open(fd, "wb") as file:
+            file.write(fresh)
+        os.link(draft, path)  # whoever is first: two keys would be one too many
+    except FileExistsError:
+        with open(path, "rb") as file:
+            return file.read()
+    finally:
+        discard(draft)
+    return fresh

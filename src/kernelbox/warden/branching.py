@@ -1,0 +1,178 @@
+"""Branches: a live kernel goes on under a second name, by fork or, if that is unsafe, by copy."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from kernelbox.config import Settings
+from kernelbox.errors import BoxError, StartupFailed, Unsupported
+from kernelbox.inside import landlock
+from kernelbox.warden.jobs import ForkOrder, Question
+
+if TYPE_CHECKING:
+    from kernelbox.warden.family import Family
+    from kernelbox.warden.household import Reply
+    from kernelbox.warden.kernel import Kernel
+    from kernelbox.warden.python_member import PythonMember
+    from kernelbox.wire import Frame
+
+_MOST_NAMED = 20
+
+
+class Branching:
+    """One branch in the making. ``reply`` is called exactly once."""
+
+    def __init__(self, family: Family, kernel: Kernel, frame: Frame, reply: Reply) -> None:
+        self._family = family
+        self._kernel = kernel
+        self._frame = frame
+        self._reply = reply
+        self._settings = Settings.from_wire(frame["settings"])
+        self._scoped = bool(frame.get("template"))
+        self._method = str(frame.get("method") or "auto")
+
+    def start(self) -> None:
+        if self._scoped and not landlock.can_scope():
+            # Without a domain of its own it could read and signal its template: nothing is shared.
+            self._method = "copy"
+        if self._method == "copy":
+            self._copy(why=None)
+        else:
+            self._fork()
+
+    def _fail(self, why: str) -> None:
+        self._reply(StartupFailed(f"branch {self._frame['name']!r} could not be made: {why}"))
+
+    # -- by fork ----------------------------------------------------------------------------
+
+    def _fork(self) -> None:
+        kernel, settings = self._kernel, self._settings
+        told: Frame = {}
+
+        def forked(error: str | None, facts: Frame) -> None:
+            told.update(facts)
+            if error is not None and facts.get("danger") and self._method == "auto":
+                answer(error, quiet=True)
+                self._copy(why=error)
+            else:
+                answer(error)
+
+        def arrived(copy: PythonMember) -> None:
+            made_by = "template" if self._scoped else "fork"
+            child = self._settle(made_by, list(told.get("notes") or ()), order.bash)
+            if child is None:
+                copy.kill("its kernel could not be set up")
+                copy.close()
+                return
+            child.adopt(copy)
+            self._reply({"record": child.record(), "warden": os.getpid()})
+
+        copy, answer = self._family.expect_copy(
+            arrived, self._fail, patience=settings.start_timeout
+        )
+        fields = ("cwd", "environ", "reseed", "workspace")
+        order = ForkOrder(
+            {
+                "op": "branch",
+                "token": copy.channel.token,
+                "force": self._method == "fork",
+                "scoped": self._scoped,
+                **{name: self._frame[name] for name in fields if self._frame.get(name)},
+            },
+            copy.channel.far,
+            forked,
+            patience=settings.fork_timeout,
+            with_bash=not self._scoped,
+        )
+
+        def too_late() -> None:
+            if kernel.withdraw(order):
+                answer(f"the running cell did not end within {settings.fork_timeout:g} s")
+
+        order.deadline = self._family.reactor.call_later(settings.fork_timeout, too_late)
+        kernel.submit(order)
+
+    # -- by copy ----------------------------------------------------------------------------
+
+    def _copy(self, *, why: str | None) -> None:
+        """The session as bytes, into a fresh interpreter."""
+        if self._frame.get("workspace"):
+            self._reply(Unsupported("files='copy' needs a branch by fork, which this cannot be"))
+            return
+        store = os.memfd_create("kernelbox-session")
+
+        def saved(manifest: dict[str, Any] | None) -> None:
+            if manifest is None or manifest.get("status") != "ok":
+                os.close(store)
+                self._fail((manifest or {}).get("evalue") or "the kernel died meanwhile")
+                return
+            notes = [f"branched by copy, because {why}"] if why else ["branched by copy"]
+            notes += left_behind(manifest["failures"], "carried")
+            child = self._settle("copy", notes, question.bash)
+            if child is None:
+                os.close(store)
+                return
+            child.skip_startup = True
+            child.when_ready(lambda failure: started(child, manifest, failure))
+            child.start_interpreter()
+
+        def started(child: Kernel, manifest: dict[str, Any], failure: str | None) -> None:
+            if failure is not None:
+                os.close(store)
+                self._give_up(child, failure)
+                return
+            child.ask(
+                "load",
+                {"manifest": manifest, "start": 0, "reseed": bool(self._frame.get("reseed"))},
+                on_answer=lambda content: loaded(child, content),
+                fds=[store],
+            )
+
+        def loaded(child: Kernel, content: dict[str, Any] | None) -> None:
+            if content is None or content.get("status") != "ok":
+                self._give_up(child, (content or {}).get("evalue") or "the copy died")
+                return
+            for note in (*content["notes"], *left_behind(content["failures"], "carried")):
+                child.identity.note(note)
+            self._reply({"record": child.record(), "warden": os.getpid()})
+
+        question = Question("save", {"start": 0}, saved, fds=[os.dup(store)], with_bash=True)
+        self._kernel.submit(question)
+
+    # -- either way -------------------------------------------------------------------------
+
+    def _settle(self, made_by: str, notes: list[str], bash: str | None) -> Kernel | None:
+        """A kernel of its own for the copy; None: the caller has been told why not."""
+        kernel = self._kernel
+        identity = {
+            "cwd": kernel.identity.cwd,
+            "environ": kernel.identity.environ,
+            **{name: value for name, value in self._frame.items() if value is not None},
+            "parent": kernel.identity.kernel_id,
+            "made_by": made_by,
+            "scoped": self._scoped or kernel.identity.scoped,
+            "notes": notes,
+        }
+        try:
+            child = self._family._add_kernel(identity, self._settings, epoch=kernel.epoch)
+        except BoxError as error:
+            self._reply(error)
+            return None
+        child.history = kernel.history.copy()
+        child.execution_count = kernel.execution_count
+        if not self._scoped:
+            child.renew_bash(bash)
+        return child
+
+    def _give_up(self, child: Kernel, why: str) -> None:
+        self._family.end_kernel(child, why)
+        self._fail(why)
+
+
+def left_behind(failures: dict[str, str], verb: str) -> list[str]:
+    """Variables that did not come along, each with the reason; of many, the first."""
+    notes = [f"not {verb}: {name} ({why})" for name, why in failures.items()]
+    if len(notes) > _MOST_NAMED:
+        notes[_MOST_NAMED:] = [f"not {verb}: {len(notes) - _MOST_NAMED} more variables"]
+    return notes
