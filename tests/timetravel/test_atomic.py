@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -102,6 +103,7 @@ def test_files_are_not_undone_and_are_named(
     (tmp_path / "old").write_text("1")
     (tmp_path / "gone").write_text("1")
     (tmp_path / "same").write_text("1")
+    time.sleep(0.05)  # files are stamped by a clock that ticks every few milliseconds
     code = (
         "import os; os.mkdir('sub'); open('sub/new', 'w').write('x'); open('old', 'w').write('22')\n"
         "os.remove('gone'); 1/0"

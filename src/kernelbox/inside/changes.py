@@ -1,4 +1,4 @@
-"""Which files of a folder have changed: a look before, and a look after."""
+"""Which files of a folder have changed: their names before, and a look at them after."""
 
 from __future__ import annotations
 
@@ -6,68 +6,79 @@ import contextlib
 import os
 import shutil
 import stat
+import time
 from collections.abc import Iterator
 
+_CLOCK_REALTIME_COARSE = 5  # Linux has it; Python has no name for it
 _MOST_FILES = 2_000
+_LONGEST_LOOK = 0.002
+"""Seconds: somebody waits for it before each atomic cell."""
 _MOST_NAMED = 20
-_NOT_WATCHED = {".git", ".hg", ".kernelbox", ".venv", "__pycache__", "node_modules"}
-
-_Facts = tuple[int, int, int]
+_NOT_WATCHED = {"__pycache__", "node_modules"}
 
 
 class Folder:
-    """The files below the working directory as they are now; of many, the first thousands."""
+    """The names of the files below the working directory; of many, those that were found in time.
 
-    def __init__(self, *, most: int = _MOST_FILES) -> None:
+    Hidden folders are not looked into. What is there later and has been changed since this look
+    (which no program can deny: a file's ctime is the system's own) was changed.
+    """
+
+    def __init__(self, *, most: int = _MOST_FILES, patience: float = _LONGEST_LOOK) -> None:
         self._path = "."
-        self._files: dict[str, _Facts] = {}
+        self._names: set[str] = set()
         self.whole = True
+        # The clock that files are stamped by, ticks and all.
+        self._looked_at = time.clock_gettime_ns(_CLOCK_REALTIME_COARSE)
+        deadline = time.perf_counter() + patience
         with contextlib.suppress(OSError):
             self._path = os.getcwd()
-            for path, facts in _walk(self._path):
-                if len(self._files) == most:
+            for entry, name in _walk(self._path):
+                if len(self._names) == most or time.perf_counter() > deadline:
                     self.whole = False
                     break
-                self._files[path] = facts
+                if not entry.is_dir(follow_symlinks=False):
+                    self._names.add(name)
 
     def changes(self) -> list[str]:
         """What is new, different or gone since, in words for a sentence."""
-        now: dict[str, _Facts] = {}
+        seen: set[str] = set()
+        words: dict[str, str] = {}
         with contextlib.suppress(OSError):
-            for path, facts in _walk(self._path):
-                if len(now) == 2 * _MOST_FILES:
+            for entry, name in _walk(self._path):
+                if len(seen) == 4 * _MOST_FILES:
+                    self.whole = False
                     break
-                now[path] = facts
-        words = []
-        for path in sorted({*now, *self._files}):
-            if path not in self._files:
-                if self.whole:
-                    words.append(f"{path} (new)")
-            elif path not in now:
-                words.append(f"{path} (deleted)")
-            elif now[path] != self._files[path]:
-                words.append(path)
-        if len(words) > _MOST_NAMED:
-            words[_MOST_NAMED:] = [f"and {len(words) - _MOST_NAMED} more"]
-        if not self.whole:
-            words.append(f"(only the first {_MOST_FILES:,} files were watched)")
-        return words
+                if entry.is_dir(follow_symlinks=False):
+                    continue
+                seen.add(name)
+                with contextlib.suppress(OSError):
+                    if entry.stat(follow_symlinks=False).st_ctime_ns >= self._looked_at:
+                        new = self.whole and name not in self._names
+                        words[name] = f"{name} (new)" if new else name
+        for name in self._names - seen:
+            if not os.path.lexists(os.path.join(self._path, name)):
+                words[name] = f"{name} (deleted)"
+        shown = [words[name] for name in sorted(words)]
+        if len(shown) > _MOST_NAMED:
+            shown[_MOST_NAMED:] = [f"and {len(shown) - _MOST_NAMED} more"]
+        if shown and not self.whole:
+            shown.append("perhaps more (there are too many files to watch them all)")
+        return shown
 
 
-def _walk(top: str) -> Iterator[tuple[str, _Facts]]:
+def _walk(top: str) -> Iterator[tuple[os.DirEntry[str], str]]:
     """Near files before deep ones."""
     folders = [""]
     while folders:
         folder = folders.pop(0)
         with contextlib.suppress(OSError), os.scandir(os.path.join(top, folder)) as entries:
             for entry in entries:
-                name = os.path.join(folder, entry.name)
-                if entry.is_dir(follow_symlinks=False):
-                    if entry.name not in _NOT_WATCHED:
-                        folders.append(name)
-                    continue
-                facts = entry.stat(follow_symlinks=False)
-                yield name, (facts.st_mtime_ns, facts.st_size, facts.st_ino)
+                name = os.path.join(folder, entry.name) if folder else entry.name
+                yield entry, name
+                hidden = entry.name.startswith(".") or entry.name in _NOT_WATCHED
+                if not hidden and entry.is_dir(follow_symlinks=False):
+                    folders.append(name)
 
 
 def copy_folder(source: str, target: str) -> None:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kernelbox.inside import landlock, linux
+from kernelbox.inside import landlock, linux, reaping
 from kernelbox.inside.changes import Folder
 from kernelbox.inside.openfiles import OpenFiles
 from kernelbox.inside.pools import Pools
@@ -43,7 +43,7 @@ def branch(interpreter: Interpreter, frame: Frame, fds: list[int]) -> None:
         interpreter.attach(fds, frame["token"])
 
     def fork() -> dict[str, Any] | None:
-        if frame.get("workspace") and not Folder(most=_MOST_COPIED).whole:
+        if frame.get("workspace") and not Folder(most=_MOST_COPIED, patience=10.0).whole:
             for fd in fds:
                 os.close(fd)
             raise Refused(f"its folder has more than {_MOST_COPIED:,} files; use files='share'")
@@ -65,28 +65,38 @@ def park(
     Who asks for the successor is told what has changed since in the folder to ``watch``.
     Raises :class:`Refused`, and nothing has happened.
     """
-    return _copy(interpreter, lambda: _Parked(interpreter, fds, watch).wait(), fds)
+    return _copy(interpreter, lambda: _Parked(interpreter, fds, watch).wait(), fds, linger=False)
 
 
 def _answer(interpreter: Interpreter, fork: Callable[[], dict[str, Any] | None]) -> None:
     try:
         facts = fork()
     except Refused as refusal:
-        interpreter.lifeline.send(
-            {"op": "forked", "ok": False, "error": str(refusal), "danger": refusal.danger}
-        )
+        words, danger = str(refusal), refusal.danger
+    except Exception as error:
+        words, danger = repr(error), False
+    else:
+        words, danger = "", False
+    if words:
+        interpreter.lifeline.send({"op": "forked", "ok": False, "error": words, "danger": danger})
         return
     if facts is not None:
         interpreter.lifeline.send({"op": "forked", "ok": True, **facts})
 
 
 def _copy(
-    interpreter: Interpreter, become: Callable[[], None], fds: list[int], *, force: bool = False
+    interpreter: Interpreter,
+    become: Callable[[], None],
+    fds: list[int],
+    *,
+    force: bool = False,
+    linger: bool = True,
 ) -> dict[str, Any] | None:
     """Fork a copy and let it ``become`` something; None in the copy, once it has.
 
     The copy forks once more and its parent ends, so that the stub becomes the parent of the
-    second: the stub, not this interpreter, then reports its death.
+    second: the stub, not this interpreter, then reports its death. Who does not ``linger`` until
+    that has happened is not told by us if it fails, but by the copy's silence.
     """
     started = time.perf_counter()
     pools = Pools.look()
@@ -104,6 +114,7 @@ def _copy(
             if child == 0:
                 with _ending_badly():
                     _leave_parent()
+                    reaping.forget()
                     interpreter.forking = False
                     interpreter.leave_channel()
                     random.setstate(random_state)
@@ -112,7 +123,11 @@ def _copy(
                     pools.revive()
                     become()
                 return None
-            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            status = 0
+            if linger:
+                status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            else:
+                reaping.leave_to_end(child)
     finally:
         for fd in fds:
             with contextlib.suppress(OSError):  # the copy has taken them over
@@ -142,8 +157,8 @@ def _leave_parent() -> None:
         os._exit(0)
     os.setsid()
     # Only once the stub is the parent: the one between is about to end, and must not take us along.
-    while os.getppid() == between:
-        os.sched_yield()
+    with contextlib.suppress(ProcessLookupError):
+        linux.wait_for_end(between)
     linux.die_with_parent()
 
 
@@ -201,7 +216,8 @@ class _Parked:
             linux.set_name("kb-python")
 
         try:
-            facts = _copy(interpreter, succeed, fds)
+            reaping.collect()
+            facts = _copy(interpreter, succeed, fds, linger=False)
         except Refused as refusal:
             self._say({"op": "forked", "ok": False, "error": str(refusal)})
             return False

@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from kernelbox.inside import forking, linux
+from kernelbox.inside import forking, linux, reaping
 from kernelbox.inside.changes import Folder, copy_folder
 from kernelbox.inside.channel import open_channel
 from kernelbox.inside.comms import Comms
@@ -60,6 +60,7 @@ class Interpreter:
         """What can be done once, in the root, for every interpreter that is forked from it."""
         self.user_loop.install()
         track_executors()
+        reaping.install()
         self.comms.install()
         os.register_at_fork(
             before=self._before_fork,
@@ -130,6 +131,7 @@ class Interpreter:
             while True:
                 frame, fds = self._next_frame()
                 self._handle(frame, fds)
+                reaping.collect()
         except LifelineClosed:
             linux.flush_c_buffers()
             os._exit(0)
@@ -182,8 +184,9 @@ class Interpreter:
         or at all."""
         try:
             facts = forking.park(self, fds, watch=Folder() if frame.get("atomic") else None)
-        except forking.Refused as refusal:
-            facts = {"refused": str(refusal)}
+        except Exception as error:
+            words = str(error) if isinstance(error, forking.Refused) else repr(error)
+            facts = {"refused": words}
         if facts is None:
             return False  # the successor: for it, the cell has never been
         self.lifeline.send({"op": "guarded", **facts})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import select
 import signal
 import struct
 from collections.abc import Iterable, Sequence
@@ -158,6 +159,17 @@ def is_running(pid: int) -> bool:
             return file.read().rpartition(b") ")[2][:1] not in b"ZX"
     except OSError:
         return False
+
+
+def wait_for_end(pid: int) -> None:
+    """Sleep until a process, which need not be our child, has ended."""
+    ends = os.pidfd_open(pid)
+    try:
+        waiting = select.poll()
+        waiting.register(ends, select.POLLIN)
+        waiting.poll()
+    finally:
+        os.close(ends)
 
 
 def descendants(pid: int) -> list[int]:

@@ -72,7 +72,7 @@ class Pools:
     @classmethod
     def look(cls) -> Pools:
         found = cls()
-        libraries = _libraries()
+        libraries = _libraries(len(sys.modules))
         found._openmp = [path for path in libraries if _OPENMP.search(path)]
         reasons = [
             f"{name} is loaded" for test, name in _BY_LIBRARY if any(map(test.search, libraries))
@@ -105,7 +105,9 @@ class Pools:
             executor._idle_semaphore = threading.Semaphore(0)
 
 
-def _libraries() -> list[str]:
+@functools.lru_cache(maxsize=1)
+def _libraries(modules: int) -> list[str]:
+    """The shared libraries of this process; looked up again when something has been imported."""
     with open("/proc/self/maps") as file:
         paths = {line.split(maxsplit=5)[5].rstrip("\n") for line in file if ".so" in line}
     return sorted(paths)

@@ -1,0 +1,57 @@
+"""Children of the interpreter that are ours and not the user's: they end by themselves, unseen.
+
+The process between an interpreter and its parked copy takes a few milliseconds to end, and nobody
+should have to wait for that. Until it is reaped, ``os.wait()`` in a cell must not come upon it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Callable
+from typing import Any
+
+_ours: set[int] = set()
+
+
+def leave_to_end(pid: int) -> None:
+    """It will be reaped later."""
+    _ours.add(pid)
+
+
+def collect() -> None:
+    """Reap those that have ended."""
+    for pid in list(_ours):
+        with contextlib.suppress(ChildProcessError):
+            if os.waitpid(pid, os.WNOHANG)[0] == 0:
+                continue
+        _ours.discard(pid)
+
+
+def forget() -> None:
+    """In a copy: they are not its children."""
+    _ours.clear()
+
+
+def install() -> None:
+    """Once, in the root: let waits for any child pass over ours."""
+    for name in ("wait", "wait3"):
+        setattr(os, name, _passing_over(getattr(os, name), any_child=lambda *_: True))
+    for name in ("waitpid", "wait4"):
+        setattr(os, name, _passing_over(getattr(os, name), any_child=lambda pid, *_: pid <= 0))
+
+
+def _passing_over(plain: Any, *, any_child: Callable[..., bool]) -> Any:
+    if hasattr(plain, "__wrapped__"):
+        return plain
+
+    @functools.wraps(plain)
+    def wait(*arguments: Any, **named: Any) -> Any:
+        while True:
+            ended = plain(*arguments, **named)
+            if ended[0] not in _ours or not any_child(*arguments, *named.values()):
+                return ended
+            _ours.discard(ended[0])
+
+    return wait
