@@ -155,6 +155,7 @@ class TimeTravel:
         return [
             {**point.parked.facts(), "checkpoint_id": point.id, "label": point.label}
             for point in self._kept.values()
+            if point.parked.there
         ]
 
     def _go_back_to(self, point: Checkpoint, reply: Reply) -> None:
@@ -222,7 +223,7 @@ class TimeTravel:
         guard = self._guards.pop(job, None)
         if guard is None:
             return
-        if job.undo and self._too_large is None and guard.parked.there:
+        if job.undo and self._too_large is None and not guard.parked.ended:
             self._keep(guard, job.most_checkpoints)
             automatic = [point for point in self._kept.values() if point.automatic]
             for point in automatic[: -job.undo]:
