@@ -183,6 +183,10 @@ VARIABLES: tuple[Variable, ...] = (
         "How many cells back undo() can go: a checkpoint is kept of the moment before each",
     ),
     Variable(
+        "KERNELBOX_UNDO_COST", "undo_cost", "0.05", _seconds(zero=False),
+        "Seconds: when the checkpoint before a cell takes longer, undo switches itself off",
+    ),
+    Variable(
         "KERNELBOX_MAX_CHECKPOINTS", "max_checkpoints", "20", _whole(1, most=1000),
         "Most checkpoints of one kernel; the oldest automatic one makes room for a new one",
     ),
@@ -240,6 +244,7 @@ class Settings:
     start_timeout: float = 60.0
     fork_timeout: float = 60.0
     undo: int = 0
+    undo_cost: float = 0.05
     max_checkpoints: int = 20
     interrupt_grace: float = 2.0
     kill_grace: float = 5.0

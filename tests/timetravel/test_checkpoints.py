@@ -386,6 +386,24 @@ def test_automatic_ones_make_room_for_those_that_were_asked_for(
             box.undo(kernel, 0)
 
 
+def test_sessions_that_are_too_large_switch_it_off_and_say_so(
+    environment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KERNELBOX_UNDO", "3")
+    monkeypatch.setenv("KERNELBOX_UNDO_COST", "0.000001")
+    with Box() as box:
+        kernel = box.get_or_create("k")
+        result = box.execute(kernel, "x = 1")
+        (note,) = result.notes
+        assert "undo is switched off" in note
+        assert "KERNELBOX_UNDO_COST" in note
+        assert box.checkpoints(kernel) == []
+        assert box.execute(kernel, "x").notes == []  # said once
+        with pytest.raises(CheckpointNotFound, match="too large"):
+            box.undo(kernel)
+        box.checkpoint(kernel)  # who asks for one gets it
+
+
 def test_threads_that_cannot_be_copied_are_named(
     shared_box: Box, kernel: KernelRecord, run: Run
 ) -> None:

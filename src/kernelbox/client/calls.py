@@ -359,6 +359,7 @@ class Calls:
             "expect_epoch": check_epoch(expect_epoch),
             "atomic": bool(atomic),
             "undo": settings.undo,
+            "undo_cost": settings.undo_cost,
             "most_checkpoints": settings.max_checkpoints,
             "stdin": stdin,
             "stream": stream,

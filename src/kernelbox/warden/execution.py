@@ -47,6 +47,8 @@ class Execution:
     atomic: bool = False
     undo: int = 0
     """How many cells back the caller wants to be able to go."""
+    undo_cost: float = 0.05
+    """Seconds that a checkpoint before the cell may take: people wait for it."""
     most_checkpoints: int = 20
     origin: Any = None
     parent: dict[str, Any] | None = None  # the Jupyter request, for libraries that look at it
@@ -105,8 +107,12 @@ class Execution:
             **outcome,
             "notes": notes,
         }
-        if self.on_finish is not None:
-            self.on_finish(self.result)
+        on_finish, self.on_finish, self.on_input = self.on_finish, None, None
+        if on_finish is not None:
+            on_finish(self.result)
+        # Who asked for it refers to it, and it to them: thousands of such rings would wait for
+        # the collector, which comes seldom.
+        self.subscribers.clear()
         return self.result
 
 

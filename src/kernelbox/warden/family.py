@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from kernelbox.errors import BoxError, Unsupported
 from kernelbox.inside.channel import Channel
 from kernelbox.inside.stub import FIRST
+from kernelbox.reactor import Timer
 from kernelbox.warden.bash_member import BashMember
 from kernelbox.warden.branching import Branching
 from kernelbox.warden.connection import Ports, open_ports
@@ -93,11 +94,17 @@ class Family(Warden):
         newcomer = _Newcomer()
         copy = self._new_member(newcomer, start=False)
 
+        deadlines: list[Timer] = []
+
         def here() -> None:
+            for deadline in deadlines:
+                deadline.cancel()  # or it would keep all of this alive until then
             self._members[copy.inner_pid] = copy
             arrived(copy)
 
         def gone(why: str) -> None:
+            for deadline in deadlines:
+                deadline.cancel()
             copy.channel.close_far()
             copy.kill(why)
             copy.close()
@@ -112,8 +119,8 @@ class Family(Warden):
                     gone(error)
                 return
             # The copy's hello may have come before its parent's word, or comes after it.
+            deadlines.append(self.reactor.call_later(patience, never_came))
             newcomer.expect(here, gone)
-            self.reactor.call_later(patience, never_came)
 
         def never_came() -> None:
             newcomer.give_up(f"the copy said nothing for {patience:g} s")

@@ -225,7 +225,7 @@ class Warden(ABC):
         kernel.shelf.clear()
         if identity.workspace:
             shutil.rmtree(identity.workspace, ignore_errors=True)
-        for client in [client for client in self._clients if client.owns is kernel]:
+        for client in [client for client in self._clients if client.is_for(kernel)]:
             client.hang_up()  # that is how an owner hears of the end
         self._tell_watchers(
             {

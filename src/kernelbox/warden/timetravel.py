@@ -21,10 +21,8 @@ if TYPE_CHECKING:
 
 Reply = Callable[[dict[str, Any] | BoxError], None]
 
-_TOO_DEAR = 0.05
-"""Seconds: an automatic checkpoint that takes longer is the last one, until the session is small
-again. People wait for it before each of their cells."""
 _SMALL_AGAIN = 0.5
+"""Automatic checkpoints come back when the session is down to this part of what was too much."""
 _PATIENCE = 60.0
 
 
@@ -211,11 +209,11 @@ class TimeTravel:
                 self._kernel.refuse(job, Unsupported(words))
             else:
                 job.notes.append(f"this cell cannot be undone: {refusal}")
-        elif not job.atomic and seconds > _TOO_DEAR:
+        elif job.undo and seconds > job.undo_cost:
             self._too_large = self._kernel.memory()
             job.notes.append(
-                f"undo is switched off: a checkpoint took {seconds * 1000:.0f} ms in a session of "
-                f"{self._too_large >> 20:,} MB. checkpoint() works at any size"
+                f"undo is switched off: a checkpoint took {seconds * 1000:.0f} ms in this session "
+                f"of {self._too_large >> 20:,} MB (KERNELBOX_UNDO_COST); checkpoint() works as ever"
             )
 
     def cell_done(self, job: Execution) -> None:

@@ -95,12 +95,16 @@ class NativeClient:
         except GarbledFrame:
             self.send({"id": request, "result": without_bulk(result)})
 
+    def is_for(self, kernel: Kernel) -> bool:
+        """Whether it came for this kernel, or owns it."""
+        return kernel in (self._kernel, self.owns)
+
     def close(self) -> None:
         """Hang up without telling the family."""
         self._peer.close()
 
     def hang_up(self) -> None:
-        """Say goodbye to an owner whose kernel has ended."""
+        """Say goodbye to who came for a kernel that has ended."""
         self.owns = None
         self.flush(0.2)
         self._peer.close()
@@ -195,6 +199,7 @@ class NativeClient:
             stdin=bool(frame.get("stdin")),
             atomic=bool(frame.get("atomic")),
             undo=int(frame.get("undo") or 0) if self._family.can_fork else 0,
+            undo_cost=float(frame.get("undo_cost") or 0.05),
             most_checkpoints=int(frame.get("most_checkpoints") or 20),
             on_finish=finished,
             on_input=wants_input if frame.get("stdin") else None,
