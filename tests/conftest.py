@@ -4,31 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
-from processes import below, living, such
+from processes import below, living, such, wait_until
 
 from kernelbox import Box, Settings
 from kernelbox.keeper.home import Home, locate
 
-DEADLINE = 20.0
-
 # Whoever runs the tests with nohup or in the background has us, and all we start, ignore these.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
-
-
-def wait_until(condition: Callable[[], object], *, what: str, seconds: float = DEADLINE) -> None:
-    """Wait for a condition, with a deadline; never sleep and hope."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"waited {seconds:g} s in vain: {what}")
-        time.sleep(0.005)
 
 
 @pytest.fixture

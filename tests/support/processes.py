@@ -1,12 +1,24 @@
-"""Looking at processes that may end while one looks."""
+"""Waiting, and looking at processes that may end while one looks."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator
 
 import psutil
+
+DEADLINE = 20.0
+
+
+def wait_until(condition: Callable[[], object], *, what: str, seconds: float = DEADLINE) -> None:
+    """Wait for a condition, with a deadline; never sleep and hope."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {seconds:g} s in vain: {what}")
+        time.sleep(0.005)
 
 
 def alive(pid: int) -> bool:

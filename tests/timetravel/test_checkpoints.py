@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from processes import alive
+from processes import alive, wait_until
 
 from kernelbox import (
     BadInput,
@@ -46,6 +46,12 @@ def run(shared_box: Box, kernel: KernelRecord) -> Run:
 def parked(box: Box, kernel: KernelRecord) -> list[int]:
     facts = box.status(kernel)["processes"]
     return [fact["pid"] for fact in facts if fact["role"] == "checkpoint"]
+
+
+def arrived(box: Box, kernel: KernelRecord) -> int:
+    """The process of a checkpoint that was just made; it takes a moment to settle."""
+    wait_until(lambda: parked(box, kernel), what="the checkpoint to be parked")
+    return parked(box, kernel)[0]
 
 
 # -- what comes back --------------------------------------------------------------------------
@@ -293,6 +299,7 @@ def test_checkpoints_show_in_status_and_end_with_the_kernel(
     kernel = shared_box.get_or_create("to end")
     shared_box.execute(kernel, "import numpy; a = numpy.ones(4_000_000)")
     shared_box.checkpoint(kernel, "c")
+    arrived(shared_box, kernel)
     shared_box.execute(kernel, "a += 1")
     (facts,) = (f for f in shared_box.status(kernel)["processes"] if f["role"] == "checkpoint")
     assert facts["label"] == "c"
@@ -305,7 +312,7 @@ def test_a_dropped_checkpoint_ends_at_once(
     shared_box: Box, kernel: KernelRecord, waiting: Waiting
 ) -> None:
     point = shared_box.checkpoint(kernel)
-    (pid,) = parked(shared_box, kernel)
+    pid = arrived(shared_box, kernel)
     shared_box.drop_checkpoint(kernel, point)
     waiting(lambda: not alive(pid), what="the checkpoint to end")
     assert parked(shared_box, kernel) == []
@@ -316,7 +323,7 @@ def test_a_checkpoint_that_was_killed_is_gone_and_nothing_else(
 ) -> None:
     run("x = 1")
     point = shared_box.checkpoint(kernel)
-    (pid,) = parked(shared_box, kernel)
+    pid = arrived(shared_box, kernel)
     os.kill(pid, signal.SIGKILL)
     waiting(lambda: not shared_box.checkpoints(kernel), what="it to be noticed")
     with pytest.raises(CheckpointNotFound):

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import os
 import random
+import select
 import socket
 import sys
 import time
@@ -96,7 +97,7 @@ def _copy(
 
     The copy forks once more and its parent ends, so that the stub becomes the parent of the
     second: the stub, not this interpreter, then reports its death. Who does not ``linger`` until
-    that has happened is not told by us if it fails, but by the copy's silence.
+    that has happened is answered at once: if there is no room for the second, the first will do.
     """
     started = time.perf_counter()
     pools = Pools.look()
@@ -113,7 +114,7 @@ def _copy(
             child = _fork(interpreter)
             if child == 0:
                 with _ending_badly():
-                    _leave_parent()
+                    _leave_parent(stay=not linger)
                     reaping.forget()
                     interpreter.forking = False
                     interpreter.leave_channel()
@@ -150,10 +151,18 @@ def _fork(interpreter: Interpreter) -> int:
     return child
 
 
-def _leave_parent() -> None:
-    """In the first copy: fork the second, whose parent will be the stub, and go."""
+def _leave_parent(*, stay: bool) -> None:
+    """In the first copy: fork the second, whose parent will be the stub, and go. If that cannot be
+    and we may, ``stay``."""
     between = os.getpid()
-    if os.fork():
+    try:
+        second = os.fork()
+    except OSError:
+        if not stay:
+            raise
+        os.setsid()
+        return
+    if second:
         os._exit(0)
     os.setsid()
     # Only once the stub is the parent: the one between is about to end, and must not take us along.
@@ -199,7 +208,10 @@ class _Parked:
 
     def wait(self) -> None:
         """Returns in a successor only: a fork of this one that carries on where it was parked."""
+        news = select.poll()
+        news.register(self._sock, select.POLLIN)
         while True:
+            reaping.collect_until(lambda: bool(news.poll(reaping.PAUSE)))
             data, fds, _, _ = socket.recv_fds(self._sock, READ_SIZE, _MAX_FDS)
             if not data:
                 os._exit(0)
@@ -216,7 +228,6 @@ class _Parked:
             linux.set_name("kb-python")
 
         try:
-            reaping.collect()
             facts = _copy(interpreter, succeed, fds, linger=False)
         except Refused as refusal:
             self._say({"op": "forked", "ok": False, "error": str(refusal)})

@@ -131,7 +131,6 @@ class Interpreter:
             while True:
                 frame, fds = self._next_frame()
                 self._handle(frame, fds)
-                reaping.collect()
         except LifelineClosed:
             linux.flush_c_buffers()
             os._exit(0)
@@ -140,6 +139,7 @@ class Interpreter:
         failures = 0
         while not self.lifeline.has_frame:
             try:
+                reaping.collect_until(lambda: self.lifeline.wait(reaping.PAUSE))
                 # A loop that a cell has broken for good must not keep us from our requests.
                 if self.user_loop.wanted and failures < _MOST_FAILURES:
                     self.user_loop.run_until_readable(self.lifeline.fileno())

@@ -57,12 +57,13 @@ class Lifeline:
         """Whether :meth:`receive` would return at once with something already read."""
         return bool(self._frames)
 
-    def wait(self) -> None:
+    def wait(self, milliseconds: int | None = None) -> bool:
         """Wait until there is something to receive; unlike there, an interrupt gets through."""
-        if self._sock is not None and not self._frames:
-            waiting = select.poll()
-            waiting.register(self._sock, select.POLLIN)
-            waiting.poll()
+        if self._sock is None or self._frames:
+            return True
+        waiting = select.poll()
+        waiting.register(self._sock, select.POLLIN)
+        return bool(waiting.poll(milliseconds))
 
     def receive(self) -> tuple[Frame, list[int]]:
         """The next frame, and the descriptors that came with it."""

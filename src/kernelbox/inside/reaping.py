@@ -12,6 +12,9 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+PAUSE = 5
+"""Milliseconds between two looks."""
+_MOST_PAUSES = 200
 _ours: set[int] = set()
 
 
@@ -27,6 +30,14 @@ def collect() -> None:
             if os.waitpid(pid, os.WNOHANG)[0] == 0:
                 continue
         _ours.discard(pid)
+
+
+def collect_until(wanted: Callable[[], bool]) -> None:
+    """Reap what ends within milliseconds; no more than that, and nothing once we are ``wanted``."""
+    for _ in range(_MOST_PAUSES):
+        collect()
+        if not _ours or wanted():
+            return
 
 
 def forget() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from kernelbox.inside.channel import Channel
 from kernelbox.reactor import Peer, Reactor
-from kernelbox.warden.member import process_facts, stub_of
+from kernelbox.warden.member import parent_of, process_facts, stub_of
 from kernelbox.wire import Frame
 
 Answer = Callable[[str | None], None]
@@ -102,9 +102,11 @@ class Parked:
     def _said(self, frame: Frame) -> None:
         match frame.get("op"):
             case "hello":
-                # Any process that has the socket can say it; only a child of our stub is meant.
-                if not self.pid and stub_of(self._peer.sender_pid):
-                    self.pid = self._peer.sender_pid
+                # Any process that has the socket can say it; only a child of our stub is meant, or
+                # one of its child's if there was no room for more.
+                sender = self._peer.sender_pid
+                if not self.pid and (stub_of(sender) or stub_of(parent_of(sender))):
+                    self.pid = sender
                     self.on_arrival(self)
                     if self._arrived is not None:
                         arrived, self._arrived = self._arrived, None

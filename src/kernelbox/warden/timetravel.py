@@ -98,14 +98,11 @@ class TimeTravel:
             point.notes = list(facts.get("notes") or ())
             point.bash = order.bash
             point.history = kernel.history.copy()
-            point.parked.when_there(arrived)
-
-        def arrived(error: str | None) -> None:
-            if error is not None:
-                fail(error)
+            if point.parked.ended:
+                fail("the copy was killed at once")
                 return
             self._keep(point, most)
-            reply(point.facts())
+            reply({"checkpoint_id": point.id})
 
         order = ForkOrder(
             {"op": "checkpoint"}, point.parked.far, forked, patience=patience, with_bash=True
