@@ -109,7 +109,7 @@ DAMAGE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "a bit of the signature": (lambda data: flip(data, len(data) - 3), "was not saved by this home"),
     "a bit of the contents": (lambda data: flip(data, len(data) - 60), "was not saved by|damaged"),
     "a size beyond all bounds": (
-        lambda data: data[:20] + b"\xff" * 8 + data[28:],
+        lambda data: data[:20] + b"\xff" * 16 + data[36:],
         "not whole",
     ),
 }  # fmt: skip
@@ -148,14 +148,17 @@ def test_code_in_a_forged_file_is_never_run(shared_box: Box, saved: Path, tmp_pa
         def __reduce__(self) -> tuple[object, ...]:
             return os.system, (f"touch {tmp_path}/owned",)
 
-    evil = pickle.dumps(Evil())
-    piece = struct.pack("!Q", 1) + b"e" + struct.pack("!Q", len(evil)) + evil
+    evil = pickle.dumps([]) * 2 + pickle.dumps(Evil())
+    piece = struct.pack("!QQQ", 1, 0, len(evil)) + b"e" + evil
     data = saved.read_bytes()
-    (size,) = struct.unpack("!Q", data[20:28])
-    saved.write_bytes(data[:20] + struct.pack("!Q", len(piece)) + piece + data[28 + size :])
+    pieces, manifest = struct.unpack("!QQ", data[20:36])
+    forged = data[:20] + struct.pack("!QQ", len(piece), manifest) + piece + data[36 + pieces :]
+    saved.write_bytes(forged)
     with pytest.raises(BadInput, match="not saved by this home"):
         shared_box.load("owned", str(saved))
     assert not (tmp_path / "owned").exists()
+    shared_box.load("owned", str(saved), trust=True)  # and the forgery is one that would work
+    assert (tmp_path / "owned").exists()
 
 
 def test_what_another_python_saved_is_refused_with_both_versions(
@@ -165,12 +168,12 @@ def test_what_another_python_saved_is_refused_with_both_versions(
     import struct
 
     data = saved.read_bytes()
-    (size,) = struct.unpack("!Q", data[20:28])
-    rest = data[28 + size :]
-    manifest = json.loads(rest[8:-32])
+    pieces, _ = struct.unpack("!QQ", data[20:36])
+    manifest = json.loads(data[36 + pieces : -32])
     manifest["python"] = [3, 9, 0]
     encoded = json.dumps(manifest).encode()
-    saved.write_bytes(data[: 28 + size] + struct.pack("!Q", len(encoded)) + encoded + b"x" * 32)
+    sizes = struct.pack("!QQ", pieces, len(encoded))
+    saved.write_bytes(data[:20] + sizes + data[36 : 36 + pieces] + encoded + b"x" * 32)
     with pytest.raises(BoxError, match=r"saved by Python 3\.9 and cannot be read by 3\."):
         shared_box.load("older", str(saved), trust=True)
     assert "older" not in {record.name for record in shared_box.list_kernels()}

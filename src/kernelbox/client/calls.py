@@ -147,7 +147,9 @@ class Calls:
         connection: Mapping[str, Any] | None = None,
         connection_file: str | None = None,
         template: KernelLike | None = None,
+        fresh: bool = False,
     ) -> Call[KernelRecord]:
+        """``fresh``: not if there is one of that name."""
         check_name(name)
         # Of a template's copy, only what the caller gives is other than the template's.
         own: Frame = {"cwd": None, "environ": None}
@@ -173,6 +175,7 @@ class Calls:
                 "connection_file": connection_file,
                 "template": None if template is None else _wanted(template),
                 "given": own,
+                "fresh": fresh,
             },
             patience=self.settings.start_timeout + _START_MARGIN,
         )
@@ -214,8 +217,8 @@ class Calls:
         draft = yield Work(lambda: sessionfile.begin(whole))
         try:
             request = {"op": "save", "path": draft, "start": sessionfile.START}
-            manifest = yield from self.kernel(kernel, request, patience=None)
-            report: SaveReport = yield Work(lambda: sessionfile.finish(draft, whole, manifest, key))
+            facts = yield from self.kernel(kernel, request, patience=None)
+            report: SaveReport = yield Work(lambda: sessionfile.finish(draft, whole, facts, key))
             return report
         finally:
             sessionfile.discard(draft)
@@ -225,11 +228,6 @@ class Calls:
 
         check_name(name)
         whole = os.path.abspath(os.path.expanduser(_check_path(path)))
-        known = yield from self.list_kernels()
-        if any(record.name == name for record in known):
-            raise BadInput(
-                f"there is a kernel named {name!r} already; destroy it or choose another name"
-            )
         key = yield Work(lambda: sessionfile.key_of(self._key_folder))
         runtime = self.home.runtime_dir
         opened: sessionfile.Opened = yield Work(
@@ -238,8 +236,14 @@ class Calls:
         try:
             folder = opened.manifest["cwd"]
             cwd = folder if isinstance(folder, str) and os.path.isdir(folder) else None
-            record = yield from self.get_or_create(name, cwd=cwd)
-            request = {"op": "load", "path": opened.payload, "manifest": opened.manifest}
+            record = yield from self.get_or_create(name, cwd=cwd, fresh=True)
+            request = {
+                "op": "load",
+                "path": opened.payload,
+                "pieces": opened.pieces,
+                "manifest": opened.size - opened.pieces,
+                "failures": opened.manifest["failures"],
+            }
             try:
                 reply = yield from self.kernel(record, request, patience=None)
             except BaseException:

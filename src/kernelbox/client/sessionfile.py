@@ -2,11 +2,12 @@
 
 ::
 
-    KERNELBOX SESSION 1\\n | size | the variables (inside/session.py) | size | manifest | signature
+    KERNELBOX SESSION 1\\n | size of the pieces | of the manifest | pieces | manifest | signature
 
-Sizes are 8 bytes, the manifest is JSON, the signature an HMAC-SHA256 of all before it with a key
-that the home keeps. Reading a session runs code (that is what unpickling is), so a file is checked
-to its end before anything else, and what is then read is a private copy of what was checked.
+Sizes are 8 bytes; what the pieces and the manifest are, ``inside/session.py`` says. The signature
+is an HMAC-SHA256 of all before it, with a key that the home keeps. Reading a session runs code
+(that is what unpickling is), so a file is checked to its end before anything else, and what is then
+read is a private copy of what was checked.
 """
 
 from __future__ import annotations
@@ -29,10 +30,9 @@ _SIZE = struct.Struct("!Q")
 _BLOCK = 1 << 20
 _SIGNATURE = 32
 _KEY_SIZE = 32
-_MOST_MANIFEST = 256 << 20
 
-START = len(_MAGIC) + _SIZE.size
-"""Where the variables begin."""
+START = len(_MAGIC) + 2 * _SIZE.size
+"""Where the pieces begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,8 @@ class Opened:
 
     manifest: dict[str, Any]
     payload: str
+    pieces: int
+    size: int
 
 
 def begin(path: str) -> str:
@@ -53,19 +55,18 @@ def begin(path: str) -> str:
     except OSError as error:
         raise BadInput(f"no session can be saved to {path!r}: {error.strerror}") from None
     with open(fd, "wb") as file:
-        file.write(_MAGIC + _SIZE.pack(0))
+        file.write(_MAGIC + _SIZE.pack(0) * 2)
     return draft
 
 
-def finish(draft: str, path: str, manifest: dict[str, Any], key: bytes) -> SaveReport:
+def finish(draft: str, path: str, facts: dict[str, Any], key: bytes) -> SaveReport:
     """Complete and sign a draft, and give it its name: the file is there whole or not at all."""
     with open(draft, "r+b") as file:
-        file.seek(0, os.SEEK_END)
-        size = file.tell() - START
-        encoded = json.dumps(manifest).encode()
-        file.write(_SIZE.pack(len(encoded)) + encoded)
         file.seek(len(_MAGIC))
-        file.write(_SIZE.pack(size))
+        file.write(_SIZE.pack(facts["pieces"]) + _SIZE.pack(facts["manifest"]))
+        file.truncate(START + facts["pieces"] + facts["manifest"])
+        file.seek(START + facts["pieces"])
+        manifest = json.loads(file.read(facts["manifest"]))
         file.seek(0)
         signature = hmac.new(key, digestmod="sha256")
         while block := file.read(_BLOCK):
@@ -106,14 +107,15 @@ def _check(path: str, file: BinaryIO, folder: str, key: bytes, *, trust: bool) -
         raise BadInput(f"{path!r} is not a saved session of KernelBox")
     if len(head) < START:
         raise _truncated(path)
-    (size,) = _SIZE.unpack(head[len(_MAGIC) :])
-    if START + size + _SIZE.size + _SIGNATURE > total:
+    pieces, contents = (_SIZE.unpack_from(head, len(_MAGIC) + at)[0] for at in (0, _SIZE.size))
+    size = pieces + contents
+    if START + size + _SIGNATURE != total:
         raise _truncated(path)
     os.makedirs(folder, mode=0o700, exist_ok=True)
     fd, payload = tempfile.mkstemp(prefix=".loading-", dir=folder)
     signature = hmac.new(key, head, digestmod="sha256")
     try:
-        with open(fd, "wb") as copy:
+        with open(fd, "w+b") as copy:
             left = size
             while left:
                 block = file.read(min(left, _BLOCK))
@@ -122,33 +124,27 @@ def _check(path: str, file: BinaryIO, folder: str, key: bytes, *, trust: bool) -
                 signature.update(block)
                 copy.write(block)
                 left -= len(block)
-        length = file.read(_SIZE.size)
-        (announced,) = _SIZE.unpack(length)
-        if (
-            START + size + _SIZE.size + announced + _SIGNATURE != total
-            or announced > _MOST_MANIFEST
-        ):
-            raise _truncated(path)
-        encoded = file.read(announced)
-        signature.update(length + encoded)
-        if not hmac.compare_digest(signature.digest(), file.read(_SIGNATURE)) and not trust:
-            raise BadInput(
-                f"{path!r} was not saved by this home, or was changed since. Loading a session "
-                "runs code that is in it: load(…, trust=True) if you know where it comes from"
-            )
-        manifest = json.loads(encoded)
-        for name in ("python", "variables", "modules", "failures", "cells", "cwd"):
-            manifest[name]
-    except BadInput:
-        discard(payload)
-        raise
-    except (ValueError, KeyError, TypeError):
-        discard(payload)
-        raise BadInput(f"{path!r} is damaged: its list of contents cannot be read") from None
+            if not hmac.compare_digest(signature.digest(), file.read(_SIGNATURE)) and not trust:
+                raise BadInput(
+                    f"{path!r} was not saved by this home, or was changed since. Loading a session "
+                    "runs code that is in it: load(…, trust=True) if you know where it comes from"
+                )
+            copy.seek(pieces)
+            manifest = _contents(path, copy.read())
     except BaseException:
         discard(payload)
         raise
-    return Opened(manifest, payload)
+    return Opened(manifest, payload, pieces, size)
+
+
+def _contents(path: str, encoded: bytes) -> dict[str, Any]:
+    try:
+        manifest: dict[str, Any] = json.loads(encoded)
+        for name in ("python", "variables", "modules", "failures", "cells", "cwd", "path"):
+            manifest[name]
+    except (ValueError, KeyError, TypeError):
+        raise BadInput(f"{path!r} is damaged: its list of contents cannot be read") from None
+    return manifest
 
 
 def _truncated(path: str) -> BadInput:
@@ -158,19 +154,33 @@ def _truncated(path: str) -> BadInput:
 def key_of(folder: str) -> bytes:
     """The key that this home signs with; made when it is first needed."""
     path = os.path.join(folder, "session.key")
-    with contextlib.suppress(OSError), open(path, "rb") as file:
-        if len(key := file.read()) == _KEY_SIZE:
-            return key
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    fresh = secrets.token_bytes(_KEY_SIZE)
-    fd, draft = tempfile.mkstemp(prefix=".key-", dir=folder)
+    if not os.path.exists(path):
+        _make_key(folder, path)
+    try:
+        with open(path, "rb") as file:
+            key = file.read()
+    except OSError as error:
+        raise BadInput(f"the key of this home, {path!r}, cannot be read: {error}") from None
+    if len(key) != _KEY_SIZE:
+        raise BadInput(
+            f"the key of this home, {path!r}, is damaged; remove it, and a new one is made. "
+            "Sessions that were saved with the old one then need load(…, trust=True)"
+        )
+    return key
+
+
+def _make_key(folder: str, path: str) -> None:
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        fd, draft = tempfile.mkstemp(prefix=".key-", dir=folder)
+    except OSError as error:
+        raise BadInput(f"no key can be made in {folder!r}: {error.strerror}") from None
     try:
         with open(fd, "wb") as file:
-            file.write(fresh)
-        os.link(draft, path)  # whoever is first: two keys would be one too many
-    except FileExistsError:
-        with open(path, "rb") as file:
-            return file.read()
+            file.write(secrets.token_bytes(_KEY_SIZE))
+            file.flush()
+            os.fsync(file.fileno())
+        with contextlib.suppress(FileExistsError):  # whoever is first: two would be one too many
+            os.link(draft, path)
     finally:
         discard(draft)
-    return fresh

@@ -7,7 +7,7 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
 
 _CLOCK_REALTIME_COARSE = 5  # Linux has it; Python has no name for it
 _MOST_FILES = 2_000
@@ -24,7 +24,15 @@ class Folder:
     (which no program can deny: a file's ctime is the system's own) was changed.
     """
 
-    def __init__(self, *, most: int = _MOST_FILES, patience: float = _LONGEST_LOOK) -> None:
+    def __init__(
+        self,
+        *,
+        most: int = _MOST_FILES,
+        patience: float = _LONGEST_LOOK,
+        besides: Iterable[str] = (),
+    ) -> None:
+        """``besides``: whole paths of folders that are not the session's."""
+        self._besides = frozenset(besides)
         self._path = "."
         self._names: set[str] = set()
         self.whole = True
@@ -33,7 +41,7 @@ class Folder:
         deadline = time.perf_counter() + patience
         with contextlib.suppress(OSError):
             self._path = os.getcwd()
-            for entry, name in _walk(self._path):
+            for entry, name in _walk(self._path, self._besides):
                 if len(self._names) == most or time.perf_counter() > deadline:
                     self.whole = False
                     break
@@ -45,7 +53,7 @@ class Folder:
         seen: set[str] = set()
         words: dict[str, str] = {}
         with contextlib.suppress(OSError):
-            for entry, name in _walk(self._path):
+            for entry, name in _walk(self._path, self._besides):
                 if len(seen) == 4 * _MOST_FILES:
                     self.whole = False
                     break
@@ -67,9 +75,10 @@ class Folder:
         return shown
 
 
-def _walk(top: str) -> Iterator[tuple[os.DirEntry[str], str]]:
-    """Near files before deep ones."""
+def _walk(top: str, besides: Container[str]) -> Iterator[tuple[os.DirEntry[str], str]]:
+    """Near files before deep ones; not into other file systems, /proc above all."""
     folders = [""]
+    device = os.stat(top).st_dev
     while folders:
         folder = folders.pop(0)
         with contextlib.suppress(OSError), os.scandir(os.path.join(top, folder)) as entries:
@@ -77,7 +86,10 @@ def _walk(top: str) -> Iterator[tuple[os.DirEntry[str], str]]:
                 name = os.path.join(folder, entry.name) if folder else entry.name
                 yield entry, name
                 hidden = entry.name.startswith(".") or entry.name in _NOT_WATCHED
-                if not hidden and entry.is_dir(follow_symlinks=False):
+                if hidden or not entry.is_dir(follow_symlinks=False):
+                    continue
+                here = entry.stat(follow_symlinks=False).st_dev == device
+                if here and os.path.join(top, name) not in besides:
                     folders.append(name)
 
 

@@ -7,6 +7,7 @@ import gc
 import os
 import random
 import select
+import signal
 import socket
 import sys
 import time
@@ -66,7 +67,14 @@ def park(
     Who asks for the successor is told what has changed since in the folder to ``watch``.
     Raises :class:`Refused`, and nothing has happened.
     """
-    return _copy(interpreter, lambda: _Parked(interpreter, fds, watch).wait(), fds, linger=False)
+
+    def announce() -> None:
+        os.write(fds[0], encode({"op": "hello"}))  # that moment is safe from now on
+
+    def stay() -> None:
+        _Parked(interpreter, fds, watch).wait()
+
+    return _copy(interpreter, stay, fds, linger=False, announce=announce)
 
 
 def _answer(interpreter: Interpreter, fork: Callable[[], dict[str, Any] | None]) -> None:
@@ -92,6 +100,7 @@ def _copy(
     *,
     force: bool = False,
     linger: bool = True,
+    announce: Callable[[], None] = lambda: None,
 ) -> dict[str, Any] | None:
     """Fork a copy and let it ``become`` something; None in the copy, once it has.
 
@@ -104,16 +113,20 @@ def _copy(
     try:
         if pools.danger and not force:
             raise Refused(pools.danger, danger=True)
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):  # whatever the user has put there
+                stream.flush()
         linux.flush_c_buffers()
         # A fork shares file offsets, and this process may go on reading before the copy has looked.
-        files = OpenFiles.look(besides={*fds, *interpreter.user_loop.descriptors()})
+        files = OpenFiles.look(besides={*fds, *interpreter.descriptors()})
         random_state = random.getstate()  # the module reseeds itself in every child
-        with pools.paused(), _no_collection():
+        # Who handles SIGCHLD would hear of a child that is none of his business.
+        linger = linger or signal.getsignal(signal.SIGCHLD) is not signal.SIG_DFL
+        with pools.paused(), _no_collection(), _no_child_signal(linger=linger):
             child = _fork(interpreter)
             if child == 0:
                 with _ending_badly():
+                    announce()
                     _leave_parent(stay=not linger)
                     reaping.forget()
                     interpreter.forking = False
@@ -126,7 +139,8 @@ def _copy(
                 return None
             status = 0
             if linger:
-                status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+                with contextlib.suppress(ChildProcessError):  # SIGCHLD is ignored: reaped already
+                    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
             else:
                 reaping.leave_to_end(child)
     finally:
@@ -156,7 +170,7 @@ def _leave_parent(*, stay: bool) -> None:
     and we may, ``stay``."""
     between = os.getpid()
     try:
-        second = os.fork()
+        second = linux.bare_fork()  # hooks and locks have had their turn in the first
     except OSError:
         if not stay:
             raise
@@ -181,6 +195,22 @@ def _no_collection() -> Any:
     finally:
         if was_on:
             gc.enable()
+
+
+@contextlib.contextmanager
+def _no_child_signal(*, linger: bool) -> Any:
+    """Keep the end of the process between from a handler of the user's."""
+    if not linger:
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    had_one = signal.SIGCHLD in signal.sigpending()
+    try:
+        yield
+    finally:
+        if not had_one and signal.SIGCHLD in signal.sigpending():
+            signal.sigtimedwait({signal.SIGCHLD}, 0)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager

@@ -30,7 +30,7 @@ from kernelbox.inside.pools import track_executors
 from kernelbox.inside.questions import answer
 from kernelbox.inside.shell import KernelFacade, Shell, outbox
 from kernelbox.inside.workingset import Lesson, WorkingSet
-from kernelbox.wire import Decoder, Frame, encode
+from kernelbox.wire import Decoder, Frame, GarbledFrame, encode
 
 DUMP_SIGNAL = signal.SIGRTMAX - 2
 """Makes faulthandler write every thread's stack to the dump pipe, whoever holds the GIL."""
@@ -96,6 +96,10 @@ class Interpreter:
         faulthandler.enable(file=self._private[STDERR])
         faulthandler.register(DUMP_SIGNAL, file=self._private[DUMP], all_threads=True)
         self.lifeline.send({"op": "hello", "pid": self.pid})
+
+    def descriptors(self) -> set[int]:
+        """Those that are ours and not the session's."""
+        return {*self._private, *self.user_loop.descriptors()}
 
     def leave_channel(self) -> None:
         """In a copy: the original's lifeline and pipes are none of its business."""
@@ -165,7 +169,12 @@ class Interpreter:
             case "ask":
                 frame["busy"] = self.user_loop.busy
                 content = answer(self.shell, self.comms, frame, self.interrupts, fds)
-                self.lifeline.send({"op": "answer", "id": frame["id"], "content": content})
+                try:
+                    self.lifeline.send({"op": "answer", "id": frame["id"], "content": content})
+                except GarbledFrame:
+                    words = "the answer is too large to be sent"
+                    failure = {"status": "error", "ename": "ValueError", "evalue": words}
+                    self.lifeline.send({"op": "answer", "id": frame["id"], "content": failure})
             case "begin":
                 self._begin(frame)
                 self.lifeline.send({"op": "begun"})
@@ -183,7 +192,7 @@ class Interpreter:
         """Park a copy before a cell that may have to be undone. False: it must not be run, here
         or at all."""
         try:
-            facts = forking.park(self, fds, watch=Folder() if frame.get("atomic") else None)
+            facts = forking.park(self, fds, watch=_watched(frame))
         except Exception as error:
             words = str(error) if isinstance(error, forking.Refused) else repr(error)
             facts = {"refused": words}
@@ -303,10 +312,19 @@ class Interpreter:
     def _after_fork_in_child(self) -> None:
         if self.pid:
             self.outlets.lock.release()
-            if not self.forking:
+            if self.forking:
+                # Before hooks of the user's, which may hang: that must end with us.
+                linux.die_with_parent()
+            else:
                 # A child that user code forked: no lifeline, no marks; stdout is plain fd 1.
                 self.lifeline.detach()
                 self.outlets.marking = False
+
+
+def _watched(frame: Frame) -> Folder | None:
+    if not frame.get("atomic"):
+        return None
+    return Folder(besides=frame.get("not_watched") or ())
 
 
 def _take_environment(environ: dict[str, str]) -> None:

@@ -9,8 +9,6 @@ import sys
 from collections.abc import Container
 from dataclasses import dataclass, field
 
-_PRIVATE_FROM = 500
-
 
 @dataclass(frozen=True, slots=True)
 class _File:
@@ -34,7 +32,7 @@ class OpenFiles:
         shared: list[str] = []
         for name in os.listdir("/proc/self/fd"):
             fd = int(name)
-            if fd < 3 or _PRIVATE_FROM <= fd < _PRIVATE_FROM + 24 or fd in besides:
+            if fd < 3 or fd in besides:
                 continue  # standard streams, and what we have ourselves
             with contextlib.suppress(OSError, ValueError, KeyError):
                 facts = os.fstat(fd)

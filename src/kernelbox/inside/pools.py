@@ -15,6 +15,7 @@ import os
 import re
 import sys
 import threading
+import types
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, thread as executor_module
@@ -72,15 +73,16 @@ class Pools:
     @classmethod
     def look(cls) -> Pools:
         found = cls()
-        libraries = _libraries(len(sys.modules))
+        libraries = _libraries(_loads())
         found._openmp = [path for path in libraries if _OPENMP.search(path)]
         reasons = [
             f"{name} is loaded" for test, name in _BY_LIBRARY if any(map(test.search, libraries))
         ]
-        others = _user_threads()
+        frames = sys._current_frames()
+        others = _user_threads(set(frames))
         if others:
             reasons.append(f"threads are running ({_few(others)})")
-        if at_work := sum(map(_at_work, list(_executors))):
+        if at_work := sum(_at_work(executor, frames) for executor in list(_executors)):
             reasons.append(f"a ThreadPoolExecutor is at work ({at_work} threads)")
         reasons += [f"{name} has threads that no fork can carry" for name in _native_pools()]
         if reasons:
@@ -105,32 +107,71 @@ class Pools:
             executor._idle_semaphore = threading.Semaphore(0)
 
 
+class _ObjectInfo(ctypes.Structure):
+    """``struct dl_phdr_info``."""
+
+    _fields_ = (
+        ("address", ctypes.c_void_p),
+        ("name", ctypes.c_char_p),
+        ("headers", ctypes.c_void_p),
+        ("count", ctypes.c_uint16),
+        ("loads", ctypes.c_ulonglong),
+        ("unloads", ctypes.c_ulonglong),
+    )
+
+
+_Visit = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.POINTER(_ObjectInfo), ctypes.c_size_t, ctypes.c_void_p
+)
+_dl_iterate_phdr = ctypes.CDLL(None).dl_iterate_phdr
+
+
+def _loads() -> int:
+    """How many shared libraries have been loaded so far, as the loader counts them."""
+    seen = 0
+
+    def visit(info: Any, size: int, data: Any) -> int:
+        nonlocal seen
+        seen = info.contents.loads
+        return 1  # the first one will do
+
+    _dl_iterate_phdr(_Visit(visit), None)
+    return seen
+
+
 @functools.lru_cache(maxsize=1)
-def _libraries(modules: int) -> list[str]:
-    """The shared libraries of this process; looked up again when something has been imported."""
+def _libraries(loads: int) -> list[str]:
+    """The shared libraries of this process; looked up again when another has been loaded."""
     with open("/proc/self/maps") as file:
         paths = {line.split(maxsplit=5)[5].rstrip("\n") for line in file if ".so" in line}
     return sorted(paths)
 
 
-def _user_threads() -> list[str]:
+def _user_threads(running: set[int]) -> list[str]:
     workers = {worker for executor in list(_executors) for worker in executor._threads}
-    return [
+    known = {thread.ident: thread for thread in threading.enumerate()}
+    names = [
         thread.name
-        for thread in threading.enumerate()
+        for thread in known.values()
         if thread is not threading.main_thread()
         and thread.is_alive()
         and thread not in workers
         and type(thread).__name__ != "TMonitor"
     ]
+    names += ["one that the threading module does not know"] * len(running - known.keys())
+    return names
 
 
-def _at_work(executor: ThreadPoolExecutor) -> int:
-    """How many of its threads run somebody's function right now."""
+def _at_work(executor: ThreadPoolExecutor, frames: dict[int, types.FrameType]) -> int:
+    """How many of its threads run somebody's function right now. One that waits for work is in
+    ``_worker`` itself; its own counts cannot be relied on."""
     if executor._work_queue.qsize():
         return len(executor._threads)
-    idle = executor._idle_semaphore._value
-    return max(0, sum(worker.is_alive() for worker in executor._threads) - idle)
+    waiting = executor_module._worker.__code__
+    return sum(
+        worker.ident in frames and frames[worker.ident].f_code is not waiting
+        for worker in executor._threads
+    )
 
 
 def _native_pools() -> list[str]:

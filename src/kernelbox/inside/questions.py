@@ -54,7 +54,7 @@ def _save(shell: Shell, frame: Frame, fds: list[int]) -> dict[str, Any]:
 
     with open(fds.pop(), "r+b") as file:
         file.seek(frame["start"])
-        return {"status": "ok", **session.dump(shell, file)}
+        return {"status": "ok", **session.dump(shell, file, whole=bool(frame.get("whole")))}
 
 
 def _load(shell: Shell, frame: Frame, fds: list[int]) -> dict[str, Any]:
@@ -62,7 +62,14 @@ def _load(shell: Shell, frame: Frame, fds: list[int]) -> dict[str, Any]:
 
     with open(fds.pop(), "rb") as file:
         file.seek(frame["start"])
-        return {"status": "ok", **session.load(shell, file, frame["manifest"])}
+        facts = session.load(
+            shell,
+            file,
+            pieces=int(frame["pieces"]),
+            manifest=int(frame["manifest"]),
+            reseed=bool(frame.get("reseed")),
+        )
+        return {"status": "ok", **facts}
 
 
 def _failure(ename: str, evalue: str) -> dict[str, Any]:

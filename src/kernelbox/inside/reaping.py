@@ -9,27 +9,32 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import signal
+import time
 from collections.abc import Callable
 from typing import Any
 
 PAUSE = 5
 """Milliseconds between two looks."""
 _MOST_PAUSES = 200
-_ours: set[int] = set()
+_LONGEST_END = 20.0
+_ours: dict[int, float] = {}
 
 
 def leave_to_end(pid: int) -> None:
     """It will be reaped later."""
-    _ours.add(pid)
+    _ours[pid] = time.monotonic()
 
 
 def collect() -> None:
     """Reap those that have ended."""
-    for pid in list(_ours):
+    for pid, since in list(_ours.items()):
         with contextlib.suppress(ChildProcessError):
             if os.waitpid(pid, os.WNOHANG)[0] == 0:
+                if time.monotonic() - since > _LONGEST_END:
+                    os.kill(pid, signal.SIGKILL)  # a hook of the user's hangs in it
                 continue
-        _ours.discard(pid)
+        _ours.pop(pid, None)
 
 
 def collect_until(wanted: Callable[[], bool]) -> None:
@@ -51,6 +56,24 @@ def install() -> None:
         setattr(os, name, _passing_over(getattr(os, name), any_child=lambda *_: True))
     for name in ("waitpid", "wait4"):
         setattr(os, name, _passing_over(getattr(os, name), any_child=lambda pid, *_: pid <= 0))
+    os.waitid = _waitid_passing_over(os.waitid)
+
+
+def _waitid_passing_over(plain: Any) -> Any:
+    if hasattr(plain, "__wrapped__"):
+        return plain
+
+    @functools.wraps(plain)
+    def waitid(kind: int, which: int, options: int) -> Any:
+        while True:
+            found = plain(kind, which, options)
+            if found is None or kind == os.P_PID or found.si_pid not in _ours:
+                return found
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(found.si_pid, os.WNOHANG)  # it may have been asked to leave it be
+            _ours.pop(found.si_pid, None)
+
+    return waitid
 
 
 def _passing_over(plain: Any, *, any_child: Callable[..., bool]) -> Any:
@@ -63,6 +86,6 @@ def _passing_over(plain: Any, *, any_child: Callable[..., bool]) -> Any:
             ended = plain(*arguments, **named)
             if ended[0] not in _ours or not any_child(*arguments, *named.values()):
                 return ended
-            _ours.discard(ended[0])
+            _ours.pop(ended[0], None)
 
     return wait

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from kernelbox.errors import BoxError
-from kernelbox.keeper.home import remove_files
+from kernelbox.keeper.home import remove_files, remove_workspace
 from kernelbox.keeper.roots import FamilyLink
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def adopt(keeper: Keeper) -> None:
     seen = {kernel_id for link in links for kernel_id in link.kernel_ids}
     for kernel_id in [key for key in keeper.registry.kernels if key not in seen]:
         remove_files(keeper.home, kernel_id)
+        remove_workspace(keeper.home, kernel_id)
         keeper.registry.bury(kernel_id, cause=_GONE)
     keeper._plan_idle_check()
 

@@ -99,8 +99,12 @@ def remove_files(home: Home, kernel_id: str) -> None:
     ):
         with contextlib.suppress(OSError):
             os.unlink(path)
-    for folder in (home.spool(kernel_id), home.workspace(kernel_id)):
-        shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(home.spool(kernel_id), ignore_errors=True)
+
+
+def remove_workspace(home: Home, kernel_id: str) -> None:
+    """Where no warden is left to do it."""
+    shutil.rmtree(home.workspace(kernel_id), ignore_errors=True)
 
 
 def vacate(home: Home) -> None:

@@ -23,7 +23,7 @@ from kernelbox.inside import linux
 from kernelbox.keeper import adoption, decisions
 from kernelbox.keeper.endings import Endings, Reply
 from kernelbox.keeper.foreign import start_foreign
-from kernelbox.keeper.home import Home, remove_files, vacate
+from kernelbox.keeper.home import Home, remove_files, remove_workspace, vacate
 from kernelbox.keeper.registry import Grave, Record, Registry
 from kernelbox.keeper.roots import (
     Build,
@@ -141,6 +141,10 @@ class Keeper:
     def _op_get_or_create(self, frame: Frame, reply: Reply) -> None:
         name = check_name(frame["name"])
         known = self._find(name)
+        if frame.get("fresh") and (known is not None or name in self._creating):
+            raise BadInput(
+                f"there is a kernel named {name!r} already; destroy it or choose another name"
+            )
         if known is not None:
             self._idle_limits[known["kernel_id"]] = self._settings.kernel_idle_timeout
             self._plan_idle_check()
@@ -348,6 +352,7 @@ class Keeper:
         def answered(content: dict[str, Any] | BoxError) -> None:
             if isinstance(content, BoxError):
                 remove_files(self.home, kernel_id)
+                remove_workspace(self.home, kernel_id)
             else:
                 self._register(link, content["record"], frame)
             self._created(name, content)
@@ -483,6 +488,7 @@ class Keeper:
         cause = decisions.warden_cause(self._exit_statuses.get(link.pid))
         for kernel_id in list(link.kernel_ids):
             self._kernel_ended(kernel_id, cause, None)
+            remove_workspace(self.home, kernel_id)
 
     def _kernel_ended(self, kernel_id: str, cause: str, epoch: int | None) -> None:
         self._by_kernel.pop(kernel_id, None)

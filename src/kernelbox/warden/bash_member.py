@@ -6,7 +6,7 @@ import contextlib
 import os
 import secrets
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from kernelbox.inside import bash, linux
@@ -149,20 +149,26 @@ class BashMember:
             linux.kill_descendants(self.pid, spare=self._jobs)
             linux.send_signal([self.pid], signal.SIGINT)
 
-    def kill(self, why: str) -> None:
+    def kill(self, why: str, *, spare: Iterable[int] = ()) -> None:
         """End the shell and all that it runs."""
         if self.ended is not None:
             return
         self._killed_by_us = why
         if self.pid:
-            linux.kill_descendants(self.pid)
+            linux.kill_descendants(self.pid, spare=spare)
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
 
-    def dismiss(self, why: str) -> None:
-        """End it, and hear of it no more."""
+    def dismiss(self, why: str, *, spare_jobs: bool = False) -> None:
+        """End it, and hear of it no more. What earlier commands left running may run on."""
         self._owner = _Nobody()
-        self.kill(why)
+        self._on_snapshot = None
+        self.kill(why, spare=self._jobs if spare_jobs else ())
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether it is being asked for its state, and has not answered yet."""
+        return self._on_snapshot is not None
 
     def exited(self, status: int) -> None:
         if self.ended is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from typing import TYPE_CHECKING, Any
 
 from kernelbox.config import Settings
@@ -122,9 +123,10 @@ class Branching:
                 os.close(store)
                 self._give_up(child, failure)
                 return
+            where = {"start": 0, "pieces": manifest["pieces"], "manifest": manifest["manifest"]}
             child.ask(
                 "load",
-                {"manifest": manifest, "start": 0, "reseed": bool(self._frame.get("reseed"))},
+                {**where, "reseed": bool(self._frame.get("reseed"))},
                 on_answer=lambda content: loaded(child, content),
                 fds=[store],
             )
@@ -137,7 +139,22 @@ class Branching:
                 child.identity.note(note)
             self._reply({"record": child.record(), "warden": os.getpid()})
 
-        question = Question("save", {"start": 0}, saved, fds=[os.dup(store)], with_bash=True)
+        patience = self._settings.fork_timeout
+        question = Question(
+            "save",
+            {"start": 0, "whole": True},
+            saved,
+            fds=[os.dup(store)],
+            with_bash=True,
+            patience=patience,
+        )
+
+        def too_late() -> None:
+            if self._kernel.withdraw(question):
+                os.close(store)
+                self._fail(f"the running cell did not end within {patience:g} s")
+
+        question.deadline = self._family.reactor.call_later(patience, too_late)
         self._kernel.submit(question)
 
     # -- either way -------------------------------------------------------------------------
@@ -154,6 +171,11 @@ class Branching:
             "scoped": self._scoped or kernel.identity.scoped,
             "notes": notes,
         }
+        if workspace := self._frame.get("workspace"):
+            # Whatever starts here later, starts there.
+            identity["cwd"] = workspace
+            if bash is not None:
+                bash += f"builtin cd -- {shlex.quote(workspace)}\n"
         try:
             child = self._family._add_kernel(identity, self._settings, epoch=kernel.epoch)
         except BoxError as error:

@@ -93,6 +93,7 @@ class Family(Warden):
         failure that is to be ``quiet``, none)."""
         newcomer = _Newcomer()
         copy = self._new_member(newcomer, start=False)
+        copy.is_copy = True
 
         deadlines: list[Timer] = []
 

@@ -223,8 +223,7 @@ class Warden(ABC):
         kernel.end(cause)
         household.door.close()
         kernel.shelf.clear()
-        if identity.workspace:
-            shutil.rmtree(identity.workspace, ignore_errors=True)
+        self._leave_workspace(identity)
         for client in [client for client in self._clients if client.is_for(kernel)]:
             client.hang_up()  # that is how an owner hears of the end
         self._tell_watchers(
@@ -237,6 +236,17 @@ class Warden(ABC):
         )
         if not self.households:
             self.end()
+
+    def _leave_workspace(self, identity: Identity) -> None:
+        """A folder goes with the last kernel that has it for its own."""
+        if not identity.workspace:
+            return
+        for household in self.households.values():
+            other = household.kernel.identity
+            if other.cwd == identity.workspace and not other.workspace:
+                other.workspace = identity.workspace
+                return
+        shutil.rmtree(identity.workspace, ignore_errors=True)
 
     def kernel_changed(self, kernel: Kernel) -> None:
         """Its namespace is another: who is asked for its record must know, before its caller."""

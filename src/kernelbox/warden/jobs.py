@@ -24,6 +24,8 @@ class Question:
     fds: list[int] = field(default_factory=list)
     with_bash: bool = False
     bash: str | None = None
+    deadline: Timer | None = None
+    patience: float = 60.0  # once it has its turn; only with_bash, for a shell may not answer
 
     def close(self) -> None:
         _close(self.fds)

@@ -87,6 +87,7 @@ class Kernel:
         self._handed_out = False
         self.travel = TimeTravel(self)
         self.execution_count = 0
+        self.cells = 0  # that were run, by whomever; a rewind takes it back
         self.skip_startup = False  # for the next interpreter: it is not a new one
         self._undoing = False
         self._bash_past: str | None = None  # what a new shell takes over from an earlier one
@@ -166,6 +167,7 @@ class Kernel:
         self._abandon(loss)
         self.loss = None  # the caller of restart knows
         self.renew_bash(None)
+        self.travel.restarted()
         self._when_ready.append(on_ready)
         self.start_interpreter()
 
@@ -218,7 +220,17 @@ class Kernel:
         self.ready = True
         self.epoch += 1
         self.family.kernel_changed(self)
-        self._finish(job, {**outcome, "state": "rewound", "cause": cause, "epoch": self.epoch})
+        waiters = self._take_waiters()
+        self._finish(job, self._rewound(outcome, cause))
+        for callback in waiters:
+            callback(None)
+
+    def _rewound(self, outcome: dict[str, Any], cause: str) -> dict[str, Any]:
+        """What is said of a cell that was undone; a loss before it, not told yet, is worse."""
+        state = "rewound"
+        if self.loss is not None:
+            state, cause = self.loss.state, f"{self.loss.cause}; besides, {cause}"
+        return {**outcome, "state": state, "cause": cause, "epoch": self.epoch}
 
     def lost_its_past(self, job: Execution, outcome: dict[str, Any], cause: str) -> None:
         """An atomic cell failed and cannot be undone: nobody may take what it left for good."""
@@ -236,9 +248,15 @@ class Kernel:
         self.loss = loss
         self.family.kernel_changed(self)
         self._answer(job, outcome)
-        self.loss = None
         self._abort_queue(loss)
+        self.loss = None  # all who were here have been told
         self.start_interpreter()
+
+    @property
+    def not_watched(self) -> list[str]:
+        """Folders whose changes are our doing and not the cell's."""
+        runtime = os.path.dirname(os.path.realpath(self.shelf.folder))
+        return [runtime, os.path.dirname(runtime)]
 
     def refuse(self, job: Execution, refusal: BoxError) -> None:
         """Answer a job with an error of ours: it was not run."""
@@ -255,10 +273,10 @@ class Kernel:
         except (OSError, ValueError, IndexError):
             return 0
 
-    def renew_bash(self, past: str | None) -> None:
+    def renew_bash(self, past: str | None, *, spare_jobs: bool = False) -> None:
         """The next command gets a new shell, with a past of its own or none."""
         if self.bash is not None:
-            self.bash.dismiss("the shell was replaced")
+            self.bash.dismiss("the shell was replaced", spare_jobs=spare_jobs)
             self.bash = None
         self._bash_past = past
 
@@ -267,6 +285,8 @@ class Kernel:
         self.member = member
         member.give_to(self)
         self.ready = True
+        for callback in self._take_waiters():
+            callback(None)
         self._pump()
 
     def member_started(self, member: Member) -> None:
@@ -284,7 +304,7 @@ class Kernel:
         if member is not self.member:
             return
         match frame.get("op"):
-            case "done" if isinstance(self.current, Execution):
+            case "done" if isinstance(self.current, Execution) and not self._undoing:
                 self._cell_done(self.current, frame)
             case "input_request" if isinstance(self.current, Execution):
                 self._input_wanted(self.current, frame)
@@ -455,6 +475,8 @@ class Kernel:
         assert self.member is not None
         self.member.oom_before = job.oom_before
         guard, fds = self.travel.before_cell(job)
+        if not job.internal and not job.silent:
+            self.cells += 1
         self.member.send(
             {
                 **guard,
@@ -507,9 +529,7 @@ class Kernel:
         self.current = job
         if job.deadline is not None:
             job.deadline.cancel()
-        self._timers = [
-            self.family.reactor.call_later(job.patience, lambda: self._fork_too_late(job))
-        ]
+        self._expect_answer(job)
 
         def go(past: str | None) -> None:
             if self.current is not job or self.member is None:
@@ -523,22 +543,40 @@ class Kernel:
     def _with_past(self, job: ForkOrder | Question, go: Callable[[str | None], None]) -> None:
         """Ask the shell, if there is one and it matters, what another would need to take over."""
         if job.with_bash and self.bash is not None:
+            if isinstance(job, Question):
+                self._expect_answer(job)
             self.bash.snapshot(go)
         else:
             go(self._bash_past if job.with_bash else None)
 
-    def _fork_too_late(self, job: ForkOrder) -> None:
-        """A hook of the user's hangs in the fork. What waits behind it has timeouts of its own."""
-        if self.current is job:
-            job.close()
-            job.on_fork(f"the fork did not end within {job.patience:g} s", {})
-            self._next()
+    def _expect_answer(self, job: ForkOrder | Question) -> None:
+        if job.deadline is not None:
+            job.deadline.cancel()
+        self._timers = [self.family.reactor.call_later(job.patience, lambda: self._too_late(job))]
+
+    def _too_late(self, job: ForkOrder | Question) -> None:
+        """A hook of the user's hangs in the fork, or the shell does not answer. What waits behind
+        it has timeouts of its own."""
+        if self.current is not job:
+            return
+        job.close()
+        words = f"the fork did not end within {job.patience:g} s"
+        if self.bash is not None and self.bash.is_asked:
+            words = f"the shell did not answer within {job.patience:g} s, and was ended"
+            self.renew_bash(None)
+        if isinstance(job, ForkOrder):
+            job.on_fork(words, {})
+        else:
+            job.on_answer({"status": "error", "ename": "TimeoutError", "evalue": words})
+            for observer in self.observers:
+                observer.finished(job)
+        self._next()
 
     def withdraw(self, job: Job) -> bool:
         """Take a job out of the queue again; False if it has started."""
         if job in self._queue:
             self._queue.remove(job)
-            if isinstance(job, ForkOrder):
+            if isinstance(job, ForkOrder | Question):
                 job.close()
             return True
         return False
@@ -616,11 +654,11 @@ class Kernel:
 
     def _finish_bash(self, job: Execution, outcome: dict[str, Any]) -> None:
         if job.bash_before is not None and outcome["status"] != "success":
-            self.renew_bash(job.bash_before)
+            self.renew_bash(job.bash_before, spare_jobs=True)
             self.epoch += 1
             self.family.kernel_changed(self)
-            cause = "the command failed; the shell is as it was before it"
-            outcome = {**outcome, "state": "rewound", "cause": cause}
+            cause = "the command failed; variables, functions and folder are as they were before it"
+            outcome = self._rewound(outcome, cause)
         self._finish(job, outcome)
 
     def bash_printed(self, name: str, text: str) -> None:
@@ -711,7 +749,8 @@ class Kernel:
             self.identity.note(failure)
         for callback in waiters:
             callback(failure)
-        self._pump()
+        if self.member is not None:
+            self._pump()
 
     def _start_failed(self, words: str) -> None:
         """A broken start is never tried again by itself; the next request tries once more."""

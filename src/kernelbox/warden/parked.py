@@ -29,9 +29,10 @@ class Parked:
         self.pid = 0
         self.ended = False
         self.oom_before = 0
+        self._announced = False
         self.on_arrival: Callable[[Parked], None] = lambda _: None
         self.on_end: Callable[[], object] = lambda: None
-        self._arrived: Answer | None = None
+        self._arrivals: list[Answer] = []
         self._forks: list[ForkAnswer] = []
         self._peer = Peer(
             reactor, near, on_frame=self._said, on_close=self.exited, ancillary=True, most_fds=0
@@ -40,7 +41,7 @@ class Parked:
     @property
     def there(self) -> bool:
         """Whether it has come, and has not ended."""
-        return bool(self.pid) and not self.ended
+        return self._announced and not self.ended
 
     def handed_over(self) -> None:
         """The fork has its end of the socket; ours must close, or its end is never seen."""
@@ -50,12 +51,12 @@ class Parked:
 
     def when_there(self, answer: Answer) -> None:
         """Call back once it has said hello, or has ended before."""
-        if self.pid:
-            answer(None)
-        elif self.ended:
+        if self.ended:
             answer("the copy ended before it was parked")
+        elif self._announced:
+            answer(None)
         else:
-            self._arrived = answer
+            self._arrivals.append(answer)
 
     def fork(self, channel: Channel, answer: ForkAnswer) -> None:
         """Have it fork a successor for the far end of a channel."""
@@ -64,6 +65,9 @@ class Parked:
             answer("its process was killed", {})
             return
         self._forks.append(answer)
+        if self.pid:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(self.pid, signal.SIGCONT)  # should somebody have stopped it
         order = {"op": "fork", "token": channel.token, "fds": len(channel.far)}
         self._peer.send(order, channel.far)
         channel.close_far()
@@ -73,7 +77,7 @@ class Parked:
         self.on_end = lambda: None
         self.handed_over()
         self._peer.close()
-        if self.there:
+        if self.there and self.pid:
             # End-of-file would do, unless somebody has stopped it.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
@@ -92,25 +96,28 @@ class Parked:
             return
         self.ended = True
         forks, self._forks = self._forks, []
-        arrived, self._arrived = self._arrived, None
+        arrivals, self._arrivals = self._arrivals, []
         for answer in forks:
-            answer("its process ended", {})
-        if arrived is not None:
-            arrived("the copy ended before it was parked")
+            answer("its process ended, or did not answer", {})
+        for arrived in arrivals:
+            arrived("the copy ended, or did not come up")
         self.on_end()
 
     def _said(self, frame: Frame) -> None:
         match frame.get("op"):
             case "hello":
                 # Any process that has the socket can say it; only a child of our stub is meant, or
-                # one of its child's if there was no room for more.
+                # the process between, which is there first, and whose memory is the same.
                 sender = self._peer.sender_pid
-                if not self.pid and (stub_of(sender) or stub_of(parent_of(sender))):
+                if self.pid or not (stub_of(sender) or stub_of(parent_of(sender))):
+                    return
+                self._announced = True
+                if stub_of(sender):
                     self.pid = sender
                     self.on_arrival(self)
-                    if self._arrived is not None:
-                        arrived, self._arrived = self._arrived, None
-                        arrived(None)
+                arrivals, self._arrivals = self._arrivals, []
+                for arrived in arrivals:
+                    arrived(None)
             case "forked" if self._forks:
                 answer = self._forks.pop(0)
                 failure = None if frame.get("ok") else str(frame.get("error") or "the fork failed")

@@ -37,6 +37,8 @@ class PythonMember:
         self.inner_pid = 0
         self.pid = 0
         self.forked = False
+        self.is_copy = False
+        """Whether another interpreter is to fork it: then no stub tells of its failure."""
         self.ended: Exit | None = None
         self.killed_by_us: str | None = None
         self.oom_before = 0
@@ -206,6 +208,8 @@ class PythonMember:
         """Not yet a death: the stub's report is. One that never comes means a cell closed it."""
         if self._peer.garbled:
             self._distrust()
+        elif self.is_copy and not self.pid:
+            self.exited(None)
         elif self.ended is None:
             self._reactor.call_later(_EXIT_PATIENCE, self._lifeline_given_up)
 

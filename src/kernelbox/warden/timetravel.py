@@ -24,6 +24,8 @@ Reply = Callable[[dict[str, Any] | BoxError], None]
 _SMALL_AGAIN = 0.5
 """Automatic checkpoints come back when the session is down to this part of what was too much."""
 _PATIENCE = 60.0
+_LONGEST_WAIT = 20.0
+"""Seconds for a parked process to do its part; it takes milliseconds."""
 
 
 @dataclass(slots=True, eq=False)
@@ -35,10 +37,15 @@ class Checkpoint:
     automatic: bool
     created_at: float
     execution_count: int
+    cells: int
+    """How many cells had been run, by whomever: what undo counts by."""
+    past: frozenset[str]
+    """The automatic ones that there were: those of its own past, and of no other."""
     history: History
     parked: Parked
     bash: str | None = None
     """What gives a new shell the directory, variables and functions of that moment."""
+    knows_bash: bool = False
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -65,6 +72,7 @@ class TimeTravel:
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self._kept: dict[str, Checkpoint] = {}
+        self._making: set[Checkpoint] = set()
         self._guards: dict[Execution, Checkpoint] = {}
         self._too_large: int | None = None
         """How much memory it had when automatic checkpoints became too dear."""
@@ -75,9 +83,10 @@ class TimeTravel:
         """A checkpoint between two cells; what runs now is waited for."""
         label = frame.get("label")
         most = int(frame.get("most") or 20)
-        if label is not None and any(point.label == label for point in self._kept.values()):
-            raise BadInput(f"there is a checkpoint labelled {label!r} already; drop it first")
         named = [point for point in self._kept.values() if not point.automatic]
+        named += self._making
+        if label is not None and any(point.label == label for point in named):
+            raise BadInput(f"there is a checkpoint labelled {label!r} already; drop it first")
         if len(named) >= most:
             raise BadInput(
                 f"there are {len(named)} checkpoints already (KERNELBOX_MAX_CHECKPOINTS); drop one "
@@ -85,9 +94,11 @@ class TimeTravel:
             )
         kernel = self._kernel
         point = self._new(label, automatic=False)
+        self._making.add(point)
         patience = float(frame.get("patience") or _PATIENCE)
 
         def fail(why: str) -> None:
+            self._making.discard(point)
             point.parked.drop()
             reply(Unsupported(f"no checkpoint could be made: {why}"))
 
@@ -95,12 +106,16 @@ class TimeTravel:
             if error is not None:
                 fail(error)
                 return
+            self._date(point)
             point.notes = list(facts.get("notes") or ())
-            point.bash = order.bash
-            point.history = kernel.history.copy()
-            if point.parked.ended:
-                fail("the copy was killed at once")
+            point.bash, point.knows_bash = order.bash, True
+            self._when_there(point, arrived)
+
+        def arrived(error: str | None) -> None:
+            if error is not None:
+                fail(error)
                 return
+            self._making.discard(point)
             self._keep(point, most)
             reply({"checkpoint_id": point.id})
 
@@ -128,29 +143,38 @@ class TimeTravel:
     def undo(self, cells: int, reply: Reply) -> None:
         """Go back to before the last cells."""
         automatic = [point for point in self._kept.values() if point.automatic]
-        if cells > len(automatic):
-            off = self._too_large is not None
-            why = f"{len(automatic)} cells can be undone, not {cells}" + (
-                "; automatic checkpoints are off, because this session is too large for them"
-                if off
-                else "; KERNELBOX_UNDO says how many are kept"
-            )
-            raise CheckpointNotFound(why)
-        self._go_back_to(automatic[-cells], reply)
+        wanted = self._kernel.cells - cells
+        for point in automatic:
+            if point.cells == wanted:
+                self._go_back_to(point, reply)
+                return
+        if self._too_large is not None:
+            why = "automatic checkpoints are off, because this session is too large for them"
+        else:
+            why = "KERNELBOX_UNDO, as it was when they were run, says how many are kept"
+        possible = [self._kernel.cells - point.cells for point in automatic]
+        can = f"undo(kernel, {min(possible)}) is possible" if possible else "none can be"
+        number = "the last cell" if cells == 1 else f"the last {cells} cells"
+        raise CheckpointNotFound(f"{number} cannot be undone, {can}; {why}")
 
     def end(self) -> None:
         """With the kernel, all of it goes."""
-        for point in [*self._kept.values(), *self._guards.values()]:
+        for point in [*self._kept.values(), *self._guards.values(), *self._making]:
             point.parked.drop()
         self._kept.clear()
         self._guards.clear()
+
+    def restarted(self) -> None:
+        """Nobody means to undo cells of before that."""
+        for point in [point for point in self._kept.values() if point.automatic]:
+            self._forget(point)
 
     @property
     def processes(self) -> list[dict[str, Any]]:
         return [
             {**point.parked.facts(), "checkpoint_id": point.id, "label": point.label}
             for point in self._kept.values()
-            if point.parked.there
+            if point.parked.pid
         ]
 
     def _go_back_to(self, point: Checkpoint, reply: Reply) -> None:
@@ -160,16 +184,15 @@ class TimeTravel:
             reply(BoxError(f"{point.words} cannot be gone back to: {why}; nothing has changed"))
 
         def arrived(member: PythonMember, facts: Frame) -> None:
-            kernel.rewind(member, f"rewound to {point.words}")
             kernel.history = point.history.copy()
-            kernel.renew_bash(point.bash)
-            if point.automatic:
-                # The present is that moment again, and what came after it has not been.
-                later = False
-                for other in list(self._kept.values()):
-                    later = later or other is point
-                    if later and other.automatic:
-                        self._forget(other)
+            kernel.execution_count, kernel.cells = point.execution_count, point.cells
+            if point.knows_bash:
+                kernel.renew_bash(point.bash)
+            # What came after that moment has not been; nor is it the past of another.
+            for other in [other for other in self._kept.values() if other.automatic]:
+                if other.id not in point.past:
+                    self._forget(other)
+            kernel.rewind(member, f"rewound to {point.words}")
             reply({"record": kernel.record()})
 
         def go(problem: str | None) -> None:
@@ -186,7 +209,12 @@ class TimeTravel:
             return {}, []
         guard = self._new(None, automatic=True)
         self._guards[job] = guard
-        return {"atomic": job.atomic, "fds": len(guard.parked.far)}, guard.parked.far
+        order = {
+            "atomic": job.atomic,
+            "fds": len(guard.parked.far),
+            "not_watched": self._kernel.not_watched,
+        }
+        return order, guard.parked.far
 
     def sent(self, job: Execution) -> None:
         """The order is under way."""
@@ -239,6 +267,7 @@ class TimeTravel:
             guard.parked.drop()
             cause = "the cell failed, and was undone"
             changed = list(facts.get("changed") or ())
+            kernel.cells, kernel.execution_count = guard.cells, guard.execution_count
             if changed:
                 job.notes.append(f"files are not undone; the cell changed: {', '.join(changed)}")
             kernel.undone(job, member, outcome, cause)
@@ -268,17 +297,45 @@ class TimeTravel:
             automatic=automatic,
             created_at=time.time(),
             execution_count=kernel.execution_count,
+            cells=kernel.cells,
+            past=frozenset(other.id for other in self._kept.values() if other.automatic),
             history=kernel.history.copy(),
             parked=Parked(kernel.family.reactor),
         )
         point.parked.on_arrival = kernel.family.parked_arrived
         return point
 
+    def _date(self, point: Checkpoint) -> None:
+        """It is of this moment, and not of when it was asked for."""
+        kernel = self._kernel
+        point.created_at = time.time()
+        point.execution_count, point.cells = kernel.execution_count, kernel.cells
+        point.history = kernel.history.copy()
+        point.past = frozenset(other.id for other in self._kept.values() if other.automatic)
+
+    def _when_there(self, point: Checkpoint, answer: Callable[[str | None], None]) -> None:
+        """As the copy does, within reason: a hook of the user's may hang in its fork, or a cell
+        may have stopped it."""
+
+        def too_late() -> None:
+            point.parked.drop()
+
+        deadline = self._kernel.family.reactor.call_later(_LONGEST_WAIT, too_late)
+
+        def answered(error: str | None) -> None:
+            deadline.cancel()
+            answer(error)
+
+        point.parked.when_there(answered)
+
     def _keep(self, point: Checkpoint, most: int) -> None:
         """The oldest automatic one makes room; one that was asked for never does."""
         automatic = [other for other in self._kept.values() if other.automatic]
         while len(self._kept) >= most and automatic:
             self._forget(automatic.pop(0))
+        if point.automatic and len(self._kept) >= most:
+            point.parked.drop()
+            return
         self._kept[point.id] = point
         point.parked.on_end = lambda: self._kept.pop(point.id, None)
 
@@ -316,8 +373,14 @@ class TimeTravel:
             else:
                 point.parked.fork(copy.channel, forked)
 
+        def too_late() -> None:
+            point.parked.drop()  # which answers
+
+        deadline = family.reactor.call_later(_LONGEST_WAIT, too_late)
+
         def forked(error: str | None, facts: Frame) -> None:
+            deadline.cancel()
             told.update(facts)
             answer(error)
 
-        point.parked.when_there(there)
+        self._when_there(point, there)

@@ -276,13 +276,13 @@ class NativeClient:
                 self._reply(request, facts)
                 return
             kernel.identity.made_by = "load"
-            missing = {**frame["manifest"].get("failures", {}), **facts["failures"]}
+            missing = {**(frame.get("failures") or {}), **facts["failures"]}
             for note in (*facts["notes"], *left_behind(missing, "loaded")):
                 kernel.identity.note(note)
             self._family.kernel_changed(kernel)
             self._reply(request, {"record": kernel.record()})
 
-        fields = {"manifest": frame["manifest"], "start": 0}
+        fields = {"start": 0, "pieces": frame["pieces"], "manifest": frame["manifest"]}
         kernel.ask("load", fields, on_answer=answered, fds=[fd])
 
     # -- requests of clients, continued -----------------------------------------------------
