@@ -1,4 +1,5 @@
-"""Every program in the README runs as printed, prints what its comments say, and type-checks."""
+"""Every program in the README and the guides runs as printed, prints what its comments say, and
+type-checks."""
 
 from __future__ import annotations
 
@@ -12,8 +13,13 @@ import pytest
 
 import kernelbox
 
-README = Path(__file__).parent.parent / "README.md"
-PROGRAMS = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL)
+ROOT = Path(__file__).parent.parent
+PAGES = (ROOT / "README.md", ROOT / "docs" / "time-travel.md")
+PROGRAMS = [
+    program
+    for page in PAGES
+    for program in re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+]
 _PRINT = re.compile(r"^ *print\(.*$", re.MULTILINE)
 _SAID = re.compile(r"\)  # (.+)$")
 

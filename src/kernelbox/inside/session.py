@@ -211,6 +211,11 @@ def _pickler(file: Any, namespace: dict[str, Any], **options: Any) -> Any:
                 except ValueError:
                     return _empty_cell, ()
                 return _empty_cell, (), content, None, None, _fill_cell
+            if isinstance(value, io.TextIOWrapper | io.BufferedIOBase | io.FileIO) and not (
+                isinstance(value, io.BytesIO)
+            ):
+                # cloudpickle would read it to its end and make a string of it.
+                raise pickle.PicklingError("an open file cannot be pickled")
             if isinstance(value, functools._lru_cache_wrapper):
                 inner_function = value.__wrapped__
                 if getattr(inner_function, "__module__", None) == "__main__":
