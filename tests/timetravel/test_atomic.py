@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -245,3 +247,41 @@ def test_nothing_is_left_of_a_guard(
         shared_box.execute(kernel, "1", atomic=True)
     waiting(lambda: len(below(warden)) <= before, what="every guard to end")
     assert alive(warden)
+
+
+MEMORY = Path("/sys/fs/cgroup/memory")
+
+
+@pytest.fixture
+def small_memory() -> Iterator[Callable[[int], None]]:
+    """Puts a process into a cgroup where it may have 200 MB."""
+    group = MEMORY / f"kernelbox-test-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / "memory.limit_in_bytes").write_text(str(200 << 20))
+    except OSError as error:
+        pytest.skip(f"no memory cgroup can be made here: {error}")
+    yield lambda pid: (group / "cgroup.procs").write_text(str(pid)) and None
+    for _ in range(100):
+        for line in (group / "cgroup.procs").read_text().split():
+            (MEMORY / "cgroup.procs").write_text(line)
+        with contextlib.suppress(OSError):
+            group.rmdir()
+            break
+        time.sleep(0.05)
+
+
+def test_a_cell_that_runs_out_of_memory_has_never_been(
+    shared_box: Box, kernel: KernelRecord, small_memory: Callable[[int], None]
+) -> None:
+    shared_box.execute(kernel, "x = [1]")
+    (pid,) = (
+        p["pid"] for p in shared_box.status(kernel)["processes"] if p["role"] == "interpreter"
+    )
+    small_memory(pid)
+    code = "x.append(2); b = bytearray(400 << 20)\nfor i in range(0, len(b), 4096): b[i] = 1"
+    result = shared_box.execute(kernel, code, atomic=True, timeout=30)
+    assert (result.status, result.state) == ("error", "rewound"), result
+    assert result.error is not None
+    assert result.error.ename in ("OutOfMemory", "KernelDied")
+    assert shared_box.execute(kernel, "x").return_value == "[1]"

@@ -16,6 +16,7 @@ from kernelbox import (
     Box,
     BoxError,
     CheckpointNotFound,
+    KernelLost,
     KernelRecord,
     Settings,
     Unsupported,
@@ -422,3 +423,35 @@ def test_threads_that_cannot_be_copied_are_named(
         shared_box.checkpoint(kernel)
     run("stop.set(); t.join()")
     shared_box.checkpoint(kernel)
+
+
+def test_checkpoints_go_with_a_kernel_that_is_ended_for_being_idle(
+    environment: Path, monkeypatch: pytest.MonkeyPatch, waiting: Waiting
+) -> None:
+    monkeypatch.setenv("KERNELBOX_KERNEL_IDLE_TIMEOUT", "1")
+    with Box() as box:
+        kernel = box.get_or_create("k")
+        box.checkpoint(kernel)
+        pid = arrived(box, kernel)
+        waiting(lambda: not alive(pid), what="the checkpoint to go with its kernel")
+        with pytest.raises(KernelLost, match="idle"):
+            box.checkpoint(kernel)
+
+
+def test_figures_of_matplotlib_come_back_and_are_carried(
+    shared_box: Box, kernel: KernelRecord, run: Run
+) -> None:
+    run(
+        "import matplotlib; matplotlib.use('agg')\nimport matplotlib.pyplot as plt\n"
+        "plt.rcParams['lines.linewidth'] = 7; figure, axis = plt.subplots(); line = axis.plot([1, 2])"
+    )
+    shared_box.checkpoint(kernel, "drawn")
+    run("axis.plot([3, 4]); plt.close('all'); plt.rcParams['lines.linewidth'] = 1")
+    shared_box.rewind(kernel, "drawn")
+    look = (
+        "len(axis.lines), plt.get_fignums(), plt.gcf() is figure, plt.rcParams['lines.linewidth']"
+    )
+    assert run(look) == "(1, [1], True, 7.0)"
+    shared_box.branch(kernel, "drawn too")
+    assert shared_box.execute("drawn too", look).return_value == "(1, [1], True, 7.0)"
+    shared_box.destroy("drawn too")

@@ -17,7 +17,7 @@ from typing import Any
 PAUSE = 5
 """Milliseconds between two looks."""
 _MOST_PAUSES = 200
-_LONGEST_END = 20.0
+_LONGEST_END = 10.0
 _ours: dict[int, float] = {}
 
 

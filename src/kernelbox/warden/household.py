@@ -224,8 +224,11 @@ class Warden(ABC):
         household.door.close()
         kernel.shelf.clear()
         self._leave_workspace(identity)
+        # That is how an owner hears of the end. A keeper may have come in by this kernel's door,
+        # and keeps the whole family.
         for client in [client for client in self._clients if client.is_for(kernel)]:
-            client.hang_up()  # that is how an owner hears of the end
+            if client not in self.watchers:
+                client.hang_up()
         self._tell_watchers(
             {
                 "event": "ended",

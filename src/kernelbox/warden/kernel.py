@@ -195,6 +195,8 @@ class Kernel:
                 "open_files": identity.open_files,
             }
         )
+        # Now, and not only before its first cell: it may be killed before it has had one.
+        self.member.oom_before = oom_kills()
         if self.member.forked:
             self.member_started(self.member)
 

@@ -24,7 +24,7 @@ Reply = Callable[[dict[str, Any] | BoxError], None]
 _SMALL_AGAIN = 0.5
 """Automatic checkpoints come back when the session is down to this part of what was too much."""
 _PATIENCE = 60.0
-_LONGEST_WAIT = 20.0
+_LONGEST_WAIT = 10.0
 """Seconds for a parked process to do its part; it takes milliseconds."""
 
 
