@@ -289,7 +289,7 @@ def draw(all_figures: list[Figures], path: Path) -> None:
     axis.set_xlim(right=max(f.again for f in all_figures) * 4)
     axis.set_xlabel("milliseconds (logarithmic)")
     axis.spines[["top", "right"]].set_visible(False)
-    axis.legend(frameon=False, loc="lower right", fontsize=9)
+    axis.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=3, fontsize=9)
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None})
 

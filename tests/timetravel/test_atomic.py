@@ -68,8 +68,8 @@ def test_a_cell_that_succeeds_is_like_any_other(shared_box: Box, kernel: KernelR
 
 def test_output_before_the_failure_is_in_the_result(shared_box: Box, kernel: KernelRecord) -> None:
     items = list(shared_box.stream(kernel, "print('before')\n1/0", atomic=True))
-    assert isinstance(items[0], OutputItem)
-    assert items[0].text == "before\n"
+    texts = [item.text or "" for item in items if isinstance(item, OutputItem)]
+    assert "".join(texts).startswith("before\n")
     result = items[-1]
     assert isinstance(result, ExecutionResult)
     assert (result.output, result.state) == ("before\n", "rewound")
@@ -112,7 +112,7 @@ def test_files_are_not_undone_and_are_named(
     )
     result = shared_box.execute(kernel, code, atomic=True)
     (note,) = result.notes
-    assert note == "files are not undone; the cell changed: gone (deleted), old, sub/new (new)"
+    assert note == "files are not undone; changed meanwhile: gone (deleted), old, sub/new (new)"
     assert (tmp_path / "old").read_text() == "22"
 
 
@@ -121,14 +121,18 @@ def test_a_cell_that_kills_its_own_checkpoint_gets_lost_and_not_a_lie(
 ) -> None:
     shared_box.execute(kernel, "x = 1")
     code = (
-        "x = 2\nimport os, signal\n"
-        "for name in os.listdir('/proc'):\n"
-        "    try:\n"
-        "        if open(f'/proc/{name}/comm').read() == 'kb-checkpoint\\n'"
-        " and os.stat(f'/proc/{name}').st_uid == os.getuid()"
-        " and int(open(f'/proc/{name}/stat').read().rpartition(')')[2].split()[1]) == os.getppid():\n"
-        "            os.kill(int(name), 9); killed = name\n"
-        "    except OSError: pass\n"
+        "x = 2\nimport os, time\nkilled = None\n"
+        "def kill(name):\n"
+        "    stat = open(f'/proc/{name}/stat').read().rpartition(')')[2].split()\n"
+        "    mine = int(stat[1]) == os.getppid()\n"
+        "    if mine and open(f'/proc/{name}/comm').read() == 'kb-checkpoint\\n':\n"
+        "        os.kill(int(name), 9)\n"
+        "        return name\n"
+        "while not killed:\n"
+        "    time.sleep(0.01)\n"
+        "    for name in filter(str.isdigit, os.listdir('/proc')):\n"
+        "        try: killed = killed or kill(name)\n"
+        "        except OSError: pass\n"
         "print(killed)\n1/0"
     )
     result = shared_box.execute(kernel, code, atomic=True)

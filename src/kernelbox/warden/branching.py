@@ -184,7 +184,7 @@ class Branching:
         child.history = kernel.history.copy()
         child.execution_count = kernel.execution_count
         if not self._scoped:
-            child.renew_bash(bash)
+            child.bash.renew(bash)
         return child
 
     def _give_up(self, child: Kernel, why: str) -> None:

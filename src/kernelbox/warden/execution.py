@@ -76,6 +76,10 @@ class Execution:
     def finished(self) -> bool:
         return self.result is not None
 
+    @property
+    def timeout_words(self) -> str:
+        return f"timed out after {self.timeout:g} s; " + ", ".join(self.steps)
+
     def add(self, event: Event) -> None:
         """Take in an event: into the spool, the digest, and to whoever follows it."""
         number = self.spool.append(event) if self.spool is not None else 0

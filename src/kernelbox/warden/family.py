@@ -168,7 +168,7 @@ class Family(Warden):
 
     def start_bash(self, kernel: Kernel, cwd: str) -> BashMember:
         self._tags += 1
-        member = BashMember(self.reactor, kernel)
+        member = BashMember(self.reactor, kernel.bash)
         self._starting[self._tags] = member
         order, fds = member.order(cwd, kernel.identity.environ)
         order["scoped"] = kernel.identity.scoped

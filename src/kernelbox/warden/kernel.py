@@ -8,13 +8,15 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from kernelbox.errors import BoxError, Unsupported
+from kernelbox.errors import BoxError
 from kernelbox.inside import linux
 from kernelbox.reactor import Reactor, Timer
 from kernelbox.spool import Event
+from kernelbox.warden.background import Background
+from kernelbox.warden.bash_desk import BashDesk
 from kernelbox.warden.bash_member import BashMember
-from kernelbox.warden.digest import bounded, bounded_error, bounded_lines
-from kernelbox.warden.events import clean_error, event_of, weight
+from kernelbox.warden.digest import bounded_error, bounded_lines
+from kernelbox.warden.events import clean_error, event_of
 from kernelbox.warden.execution import Execution, Loss, failed
 from kernelbox.warden.exits import Exit, oom_kills
 from kernelbox.warden.history import History
@@ -26,9 +28,7 @@ from kernelbox.warden.shelf import Shelf
 from kernelbox.warden.timetravel import TimeTravel
 from kernelbox.wire import Frame
 
-_MOST_BACKGROUND = 100_000
 _STARTUP_MARGIN = 2.0  # of a first start the keeper gives up before
-_KEPT_FOR_THE_NEXT = {"stream", "display_data", "update_display_data", "error"}
 
 
 class Observer(Protocol):
@@ -72,16 +72,14 @@ class Kernel:
         self.ending = False
         self.loss: Loss | None = None  # happened, and not yet told to anybody
         self.member: Member | None = None
-        self.bash: BashMember | None = None
+        self.bash = BashDesk(self)
         self.current: Job | None = None
         self.last_job: Execution | Question | None = None
         self.ready = False
         self._queue: deque[Job] = deque()
         self._timers: list[Timer] = []
         self._when_ready: list[Callable[[str | None], None]] = []
-        self._background: deque[Event] = deque()
-        self._background_size = 0
-        self._background_dropped = 0
+        self._background = Background()
         self._questions = 0
         self._startup: Execution | None = None  # while it is waited for
         self._handed_out = False
@@ -90,7 +88,6 @@ class Kernel:
         self.cells = 0  # that were run, by whomever; a rewind takes it back
         self.skip_startup = False  # for the next interpreter: it is not a new one
         self._undoing = False
-        self._bash_past: str | None = None  # what a new shell takes over from an earlier one
 
     # -- asking for things ------------------------------------------------------------------
 
@@ -166,7 +163,7 @@ class Kernel:
         loss = Loss("lost", "the kernel was restarted", "KernelRestarted")
         self._abandon(loss)
         self.loss = None  # the caller of restart knows
-        self.renew_bash(None)
+        self.bash.renew(None)
         self.travel.restarted()
         self._when_ready.append(on_ready)
         self.start_interpreter()
@@ -220,15 +217,15 @@ class Kernel:
             old.kill(cause)
         member.give_to(self)
         self.ready = True
-        self.epoch += 1
-        self.family.kernel_changed(self)
         waiters = self._take_waiters()
-        self._finish(job, self._rewound(outcome, cause))
+        self.finish(job, self.rewound(outcome, cause))
         for callback in waiters:
             callback(None)
 
-    def _rewound(self, outcome: dict[str, Any], cause: str) -> dict[str, Any]:
+    def rewound(self, outcome: dict[str, Any], cause: str) -> dict[str, Any]:
         """What is said of a cell that was undone; a loss before it, not told yet, is worse."""
+        self.epoch += 1
+        self.family.kernel_changed(self)
         state = "rewound"
         if self.loss is not None:
             state, cause = self.loss.state, f"{self.loss.cause}; besides, {cause}"
@@ -258,7 +255,7 @@ class Kernel:
     def not_watched(self) -> list[str]:
         """Folders whose changes are our doing and not the cell's."""
         runtime = os.path.dirname(os.path.realpath(self.shelf.folder))
-        return [runtime, os.path.dirname(runtime)]
+        return [runtime, os.path.dirname(runtime), os.path.dirname(self.identity.address)]
 
     def refuse(self, job: Execution, refusal: BoxError) -> None:
         """Answer a job with an error of ours: it was not run."""
@@ -274,13 +271,6 @@ class Kernel:
                 return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
         except (OSError, ValueError, IndexError):
             return 0
-
-    def renew_bash(self, past: str | None, *, spare_jobs: bool = False) -> None:
-        """The next command gets a new shell, with a past of its own or none."""
-        if self.bash is not None:
-            self.bash.dismiss("the shell was replaced", spare_jobs=spare_jobs)
-            self.bash = None
-        self._bash_past = past
 
     def adopt(self, member: Member) -> None:
         """Take over the copy of a fork, which is somebody already."""
@@ -324,11 +314,11 @@ class Kernel:
                     return
                 if event["kind"] == "error" and isinstance(self.current, Execution):
                     self.current.error = event["data"]
-                self._event(event)
+                self.happened(event)
 
     def member_printed(self, member: Member, name: str, text: str) -> None:
         if member is self.member:
-            self._event({"kind": "stream", "name": name, "text": text})
+            self.happened({"kind": "stream", "name": name, "text": text})
 
     def member_ended(self, member: Member, exit: Exit) -> None:
         """The death of the interpreter: what ran, and what waited, hears of it now."""
@@ -374,14 +364,16 @@ class Kernel:
         for callback in self._take_waiters():
             callback(cause)
         self.travel.end()
-        if self.bash is not None:
-            self.bash.kill(cause)
+        self.bash.kill(cause)
 
     def background_work(self) -> bool:
         """Processes that a cell or a bash command left running."""
-        pids = [p.pid for p in (self.member, self.bash) if p is not None and p.pid]
+        pids = [p.pid for p in self._members() if p.pid]
         # Bash reaps a job that has ended only when it comes to its next command.
         return any(linux.is_running(child) for pid in pids for child in linux.children(pid))
+
+    def _members(self) -> list[Member | BashMember]:
+        return [member for member in (self.member, self.bash.shell) if member is not None]
 
     @property
     def busy(self) -> bool:
@@ -423,9 +415,7 @@ class Kernel:
                 "timeout": self.current.timeout,
             }
         processes = [
-            process_facts(member.pid, member.role)
-            for member in (self.member, self.bash)
-            if member is not None and member.pid
+            process_facts(member.pid, member.role) for member in self._members() if member.pid
         ]
         return {
             "alive": True,
@@ -446,7 +436,7 @@ class Kernel:
                     self._start_execution(job)
                 except Exception as error:  # noqa: BLE001
                     # Our own failure: the caller hears of it, and the kernel goes on.
-                    self._finish(job, failed("InternalError", repr(error)))
+                    self.finish(job, failed("InternalError", repr(error)))
             elif isinstance(job, Question):
                 self._start_question(job)
             else:
@@ -463,8 +453,8 @@ class Kernel:
         job.oom_before = oom_kills()
         if job.spool is None and not job.internal:
             job.spool = self.shelf.new_spool(job.id)
-        if self._background and not job.internal:
-            self._hand_over_background(job)
+        if not job.internal:
+            self._background.hand_over(job)
         for observer in self.observers:
             observer.started(job)
         if job.timeout is not None:
@@ -472,7 +462,7 @@ class Kernel:
                 self.family.reactor.call_later(job.timeout, lambda: self._timed_out(job))
             ]
         if job.language == "bash":
-            self._start_bash_command(job)
+            self.bash.start(job)
             return
         assert self.member is not None
         self.member.oom_before = job.oom_before
@@ -495,24 +485,6 @@ class Kernel:
         )
         self.travel.sent(job)
 
-    def _start_bash_command(self, job: Execution) -> None:
-        bash = self._bash_member()
-        if not job.atomic:
-            self.bash_ready(job.code)
-            return
-
-        def go(past: str | None) -> None:
-            if self.current is not job:
-                return
-            if past is None:
-                words = "the cell was not run: the shell's state could not be read to keep it"
-                self.refuse(job, Unsupported(words))
-                return
-            job.bash_before = past
-            self.bash_ready(job.code)
-
-        bash.snapshot(go)
-
     def _start_question(self, job: Question) -> None:
         self.current = self.last_job = job
         for observer in self.observers:
@@ -520,6 +492,7 @@ class Kernel:
 
         def go(past: str | None) -> None:
             if self.current is job and self.member is not None:
+                self._cancel_timers()  # the shell has answered; the question takes what it takes
                 job.bash = past
                 ask = {"op": "ask", "what": job.what, "id": job.id, "fds": len(job.fds)}
                 self.member.send({**ask, **job.fields}, job.fds)
@@ -543,13 +516,13 @@ class Kernel:
         self._with_past(job, go)
 
     def _with_past(self, job: ForkOrder | Question, go: Callable[[str | None], None]) -> None:
-        """Ask the shell, if there is one and it matters, what another would need to take over."""
-        if job.with_bash and self.bash is not None:
-            if isinstance(job, Question):
-                self._expect_answer(job)
-            self.bash.snapshot(go)
-        else:
-            go(self._bash_past if job.with_bash else None)
+        """Ask the shell, if it matters, what another would need to take over."""
+        if not job.with_bash:
+            go(None)
+            return
+        if isinstance(job, Question) and self.bash.shell is not None:
+            self._expect_answer(job)
+        self.bash.ask_past(go)
 
     def _expect_answer(self, job: ForkOrder | Question) -> None:
         if job.deadline is not None:
@@ -563,9 +536,9 @@ class Kernel:
             return
         job.close()
         words = f"the fork did not end within {job.patience:g} s"
-        if self.bash is not None and self.bash.is_asked:
+        if self.bash.is_asked:
             words = f"the shell did not answer within {job.patience:g} s, and was ended"
-            self.renew_bash(None)
+            self.bash.renew(None)
         if isinstance(job, ForkOrder):
             job.on_fork(words, {})
         else:
@@ -600,7 +573,7 @@ class Kernel:
         job.reply = frame
         outcome: dict[str, Any]
         if job.timed_out:
-            outcome = failed("TimeoutError", self._timeout_words(job), status="timeout")
+            outcome = failed("TimeoutError", job.timeout_words, status="timeout")
             where = clean_error(frame.get("error") or job.error or {})["traceback"][:-1]
             lines = outcome["error"]["traceback"]
             outcome["error"]["traceback"] = bounded_lines([*where, *lines], job.limit)
@@ -616,79 +589,14 @@ class Kernel:
             self._undo(job, outcome)
             return
         self.travel.cell_done(job)
-        self._finish(job, outcome)
+        self.finish(job, outcome)
 
     def _undo(self, job: Execution, outcome: dict[str, Any]) -> None:
         self._cancel_timers()
         self._undoing = True
         self.travel.undo_cell(job, outcome)
 
-    def bash_ready(self, code: str) -> None:
-        """Hand the command to the shell, which keeps it until it is up."""
-        job = self.current
-        assert self.bash is not None
-        try:
-            self.bash.run(code)
-        except ValueError as error:
-            if isinstance(job, Execution):
-                job.reply = {"ok": False, "execution_count": None}
-                self._finish(job, failed("ValueError", str(error)))
-
-    def bash_done(self, exit_code: int) -> None:
-        """The shell has come back to its prompt."""
-        job = self.current
-        if not isinstance(job, Execution):
-            return
-        job.reply = {"ok": exit_code == 0, "execution_count": None}
-        if job.timed_out:
-            outcome = failed("TimeoutError", self._timeout_words(job), status="timeout")
-        elif job.cancelled and exit_code:
-            outcome = failed("KeyboardInterrupt", job.cancelled)
-        elif exit_code:
-            words = f"the command ended with exit code {exit_code}"
-            outcome = failed("BashError", words)
-            if said := job.digest.stderr_tail():
-                # What a model that is to repair it wants to read.
-                outcome["error"]["traceback"].insert(0, bounded(said, job.limit))
-        else:
-            outcome = {"status": "success", "error": None}
-        self._finish_bash(job, {**outcome, "exit_code": exit_code})
-
-    def _finish_bash(self, job: Execution, outcome: dict[str, Any]) -> None:
-        if job.bash_before is not None and outcome["status"] != "success":
-            self.renew_bash(job.bash_before, spare_jobs=True)
-            self.epoch += 1
-            self.family.kernel_changed(self)
-            cause = "the command failed; variables, functions and folder are as they were before it"
-            outcome = self._rewound(outcome, cause)
-        self._finish(job, outcome)
-
-    def bash_printed(self, name: str, text: str) -> None:
-        self._event({"kind": "stream", "name": name, "text": text})
-
-    def bash_ended(self, exit: Exit) -> None:
-        """The shell is gone: ``exit`` in the command, or it was killed."""
-        self.bash = None
-        job = self.current
-        if self.ending or not isinstance(job, Execution) or job.language != "bash":
-            return
-        job.reply = {"ok": False, "execution_count": None}
-        ended = "ended" if exit.code < 128 else "was killed"
-        truth = {
-            "state": "lost",
-            "cause": f"the bash session {ended} ({exit.cause}); the next call gets a new one."
-            " Python's variables are kept",
-            "exit_code": exit.code,
-        }
-        if job.timed_out:
-            outcome = failed("TimeoutError", self._timeout_words(job), status="timeout")
-        elif exit.code == 0:
-            outcome = {"status": "success", "error": None}
-        else:
-            outcome = failed("BashExited", f"the shell ended with exit code {exit.code}")
-        self._finish_bash(job, {**outcome, **truth})
-
-    def _finish(self, job: Execution, outcome: dict[str, Any]) -> None:
+    def finish(self, job: Execution, outcome: dict[str, Any]) -> None:
         truth = self._truth()
         if self.loss is not None and not job.internal:
             self.loss = None
@@ -801,7 +709,7 @@ class Kernel:
 
     def _death_outcome(self, job: Execution, ename: str, words: str) -> dict[str, Any]:
         if job.timed_out:
-            return failed("TimeoutError", self._timeout_words(job), status="timeout")
+            return failed("TimeoutError", job.timeout_words, status="timeout")
         return failed(ename, words)
 
     def _answer(self, job: Execution, outcome: dict[str, Any]) -> None:
@@ -863,7 +771,7 @@ class Kernel:
         words = (
             f"killed: it did not stop {job.kill_grace:g} s after its timeout of {job.timeout:g} s"
         )
-        if job.language == "bash" and self.bash is not None:
+        if job.language == "bash":
             self.bash.kill(words)
         elif self.member is not None:
             self.member.kill(words)
@@ -871,64 +779,29 @@ class Kernel:
     def _interrupt_current(self, *, hard: bool = False) -> None:
         job = self.current
         if isinstance(job, Execution) and job.language == "bash":
-            if self.bash is not None:
-                self.bash.interrupt(hard=hard)
+            self.bash.interrupt(hard=hard)
         elif self.member is not None:
             self.member.interrupt()
 
-    def _timeout_words(self, job: Execution) -> str:
-        return f"timed out after {job.timeout:g} s; " + ", ".join(job.steps)
-
     # -- events -----------------------------------------------------------------------------
 
-    def _event(self, event: Event) -> None:
+    def happened(self, event: Event) -> None:
         job = self.current
         if isinstance(job, Execution):
             job.add(event)
             for observer in self.observers:
                 observer.happened(job, event)
             return
-        if event["kind"] in _KEPT_FOR_THE_NEXT:
-            # Nobody's cell is running: a thread, a task or a process that an earlier one left.
-            marked = {**(event.get("metadata") or {}), "background": True}
-            self._background.append({**event, "metadata": marked})
-            self._background_size += weight(event)
-            while self._background_size > _MOST_BACKGROUND and len(self._background) > 1:
-                gone = weight(self._background.popleft())
-                self._background_size -= gone
-                self._background_dropped += gone
+        # Nobody's cell is running: a thread, a task or a process that an earlier one left.
+        self._background.add(event)
         for observer in self.observers:
             observer.happened(job if isinstance(job, Question) else self.last_job, event)
-
-    def _hand_over_background(self, job: Execution) -> None:
-        if self._background_dropped:
-            words = f"[… {self._background_dropped:,} characters from between cells left out …]\n"
-            metadata = {"background": True}
-            job.add({"kind": "stream", "name": "stdout", "text": words, "metadata": metadata})
-        for event in self._background:
-            job.add(event)
-        self._background.clear()
-        self._background_size = self._background_dropped = 0
 
     def _input_wanted(self, job: Execution, frame: Frame) -> None:
         if job.on_input is None:
             self.answer_input(job, None)
             return
         job.on_input(str(frame.get("prompt", "")), bool(frame.get("password")))
-
-    def _bash_member(self) -> BashMember:
-        if self.bash is None:
-            cwd = self.identity.cwd
-            if self.member is not None and self.member.pid:
-                try:
-                    cwd = os.readlink(f"/proc/{self.member.pid}/cwd")
-                except OSError:
-                    pass
-            self.bash = self.family.start_bash(self, cwd)
-            if self._bash_past is not None:
-                self.bash.take_over(self._bash_past)
-                self._bash_past = None
-        return self.bash
 
 
 def _why_not_entered(folder: str) -> str:

@@ -187,7 +187,7 @@ class TimeTravel:
             kernel.history = point.history.copy()
             kernel.execution_count, kernel.cells = point.execution_count, point.cells
             if point.knows_bash:
-                kernel.renew_bash(point.bash)
+                kernel.bash.renew(point.bash)
             # What came after that moment has not been; nor is it the past of another.
             for other in [other for other in self._kept.values() if other.automatic]:
                 if other.id not in point.past:
@@ -269,7 +269,7 @@ class TimeTravel:
             changed = list(facts.get("changed") or ())
             kernel.cells, kernel.execution_count = guard.cells, guard.execution_count
             if changed:
-                job.notes.append(f"files are not undone; the cell changed: {', '.join(changed)}")
+                job.notes.append(f"files are not undone; changed meanwhile: {', '.join(changed)}")
             kernel.undone(job, member, outcome, cause)
 
         def failed(why: str) -> None:

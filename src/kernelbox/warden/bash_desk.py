@@ -1,0 +1,150 @@
+"""The bash of one kernel: started when it is first wanted, replaced when it has ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from kernelbox.errors import Unsupported
+from kernelbox.warden.bash_member import BashMember
+from kernelbox.warden.digest import bounded
+from kernelbox.warden.execution import Execution, failed
+from kernelbox.warden.exits import Exit
+
+if TYPE_CHECKING:
+    from kernelbox.warden.kernel import Kernel
+
+
+class BashDesk:
+    """Runs the kernel's bash commands in its one shell, and tells the kernel how they end."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self.shell: BashMember | None = None
+        self._past: str | None = None  # what a new shell takes over from an earlier one
+
+    def start(self, job: Execution) -> None:
+        """Run a command; before one that is atomic, remember what the shell is like."""
+        shell = self._get()
+        if not job.atomic:
+            self.bash_ready(job.code)
+            return
+
+        def go(past: str | None) -> None:
+            if self._kernel.current is not job:
+                return
+            if past is None:
+                words = "the cell was not run: the shell's state could not be read to keep it"
+                self._kernel.refuse(job, Unsupported(words))
+                return
+            job.bash_before = past
+            self.bash_ready(job.code)
+
+        shell.snapshot(go)
+
+    def ask_past(self, go: Callable[[str | None], None]) -> None:
+        """Learn what another shell would need to take over."""
+        if self.shell is None:
+            go(self._past)
+        else:
+            self.shell.snapshot(go)
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether it has been asked that, and has not answered yet."""
+        return self.shell is not None and self.shell.is_asked
+
+    def renew(self, past: str | None, *, spare_jobs: bool = False) -> None:
+        """The next command gets a new shell, with a past of its own or none."""
+        if self.shell is not None:
+            self.shell.dismiss("the shell was replaced", spare_jobs=spare_jobs)
+            self.shell = None
+        self._past = past
+
+    def kill(self, why: str) -> None:
+        if self.shell is not None:
+            self.shell.kill(why)
+
+    def interrupt(self, *, hard: bool) -> None:
+        if self.shell is not None:
+            self.shell.interrupt(hard=hard)
+
+    # -- what the shell says ----------------------------------------------------------------
+
+    def bash_ready(self, code: str) -> None:
+        """Hand the command to the shell, which keeps it until it is up."""
+        job = self._kernel.current
+        assert self.shell is not None
+        try:
+            self.shell.run(code)
+        except ValueError as error:
+            if isinstance(job, Execution):
+                job.reply = {"ok": False, "execution_count": None}
+                self._kernel.finish(job, failed("ValueError", str(error)))
+
+    def bash_printed(self, name: str, text: str) -> None:
+        self._kernel.happened({"kind": "stream", "name": name, "text": text})
+
+    def bash_done(self, exit_code: int) -> None:
+        """The shell has come back to its prompt."""
+        job = self._kernel.current
+        if not isinstance(job, Execution):
+            return
+        job.reply = {"ok": exit_code == 0, "execution_count": None}
+        if job.timed_out:
+            outcome = failed("TimeoutError", job.timeout_words, status="timeout")
+        elif job.cancelled and exit_code:
+            outcome = failed("KeyboardInterrupt", job.cancelled)
+        elif exit_code:
+            words = f"the command ended with exit code {exit_code}"
+            outcome = failed("BashError", words)
+            if said := job.digest.stderr_tail():
+                # What a model that is to repair it wants to read.
+                outcome["error"]["traceback"].insert(0, bounded(said, job.limit))
+        else:
+            outcome = {"status": "success", "error": None}
+        self._finish(job, {**outcome, "exit_code": exit_code})
+
+    def bash_ended(self, exit: Exit) -> None:
+        """The shell is gone: ``exit`` in the command, or it was killed."""
+        self.shell = None
+        job = self._kernel.current
+        if self._kernel.ending or not isinstance(job, Execution) or job.language != "bash":
+            return
+        job.reply = {"ok": False, "execution_count": None}
+        ended = "ended" if exit.code < 128 else "was killed"
+        truth = {
+            "state": "lost",
+            "cause": f"the bash session {ended} ({exit.cause}); the next call gets a new one."
+            " Python's variables are kept",
+            "exit_code": exit.code,
+        }
+        if job.timed_out:
+            outcome = failed("TimeoutError", job.timeout_words, status="timeout")
+        elif exit.code == 0:
+            outcome = {"status": "success", "error": None}
+        else:
+            outcome = failed("BashExited", f"the shell ended with exit code {exit.code}")
+        self._finish(job, {**outcome, **truth})
+
+    def _finish(self, job: Execution, outcome: dict[str, Any]) -> None:
+        if job.bash_before is not None and outcome["status"] != "success":
+            self.renew(job.bash_before, spare_jobs=True)
+            cause = "the command failed; variables, functions and folder are as they were before it"
+            outcome = self._kernel.rewound(outcome, cause)
+        self._kernel.finish(job, outcome)
+
+    def _get(self) -> BashMember:
+        if self.shell is None:
+            kernel = self._kernel
+            cwd = kernel.identity.cwd
+            if kernel.member is not None and kernel.member.pid:
+                with contextlib.suppress(OSError):
+                    cwd = os.readlink(f"/proc/{kernel.member.pid}/cwd")
+            self.shell = kernel.family.start_bash(kernel, cwd)
+            if self._past is not None:
+                self.shell.take_over(self._past)
+                self._past = None
+        return self.shell
