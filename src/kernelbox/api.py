@@ -261,7 +261,8 @@ def branch(
     along; ``record.notes`` says what does not. It waits for the running cell to end, at most
     ``KERNELBOX_FORK_TIMEOUT`` seconds (60), then raises :class:`StartupFailed`.
 
-    - ``reseed``: random numbers of its own, instead of the same as its parent's
+    - ``reseed``: random numbers of its own, instead of the same as its parent's; also those of
+      numpy's generators that are variables
     - ``files``: ``"share"`` the working directory, or give the branch a ``"copy"`` of it, which
       goes with the branch
     - ``method``: ``"fork"`` takes milliseconds and shares memory. Sessions with threads that no

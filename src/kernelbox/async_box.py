@@ -10,6 +10,7 @@ from kernelbox.box import (
     PAGE,
     KernelKey,
     OnInput,
+    check_cells,
     check_pattern,
     check_stream,
     one_or_many,
@@ -200,6 +201,7 @@ class AsyncBox:
         """See :meth:`Box.execute_many`."""
         import asyncio
 
+        check_cells(cells)
         for kernel in cells:
             await self._driver.run(self._calls.address(kernel))
         results = await asyncio.gather(

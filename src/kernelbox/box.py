@@ -14,7 +14,7 @@ from kernelbox.client.conversation import (
     Happened,
     InputWanted,
 )
-from kernelbox.config import Settings, check_whole
+from kernelbox.config import Settings, check_whole, in_short
 from kernelbox.errors import BadInput
 from kernelbox.result import Checkpoint, ExecutionResult, KernelRecord, OutputItem, SaveReport
 from kernelbox.retry import Repair, Run, attempts, check_repair
@@ -261,6 +261,7 @@ class Box:
         """
         from concurrent.futures import ThreadPoolExecutor
 
+        check_cells(cells)
         for kernel in cells:
             self._driver.run(self._calls.address(kernel))
         with ThreadPoolExecutor(max(1, len(cells))) as pool:
@@ -353,7 +354,8 @@ class Box:
         along; ``record.notes`` says what does not. It waits for the running cell to end, at most
         ``KERNELBOX_FORK_TIMEOUT`` seconds (60), then raises :class:`StartupFailed`.
 
-        - ``reseed``: random numbers of its own, instead of the same as its parent's
+        - ``reseed``: random numbers of its own, instead of the same as its parent's; also those of
+          numpy's generators that are variables
         - ``files``: ``"share"`` the working directory, or give the branch a ``"copy"`` of it, which
           goes with the branch
         - ``method``: ``"fork"`` takes milliseconds and shares memory. Sessions with threads that no
@@ -523,9 +525,14 @@ def shown_item(item: Happened) -> OutputItem | None:
 
 def one_or_many(name: str | None, names: Sequence[str] | None) -> Sequence[str]:
     """The names of the branches that somebody wants."""
-    if (name is None) == (names is None):
+    if (name is None) == (names is None) or isinstance(name, list | tuple):
         raise BadInput("branch takes a name, or names=[…] for many at once")
     return [name] if name is not None else names or []
+
+
+def check_cells(cells: object) -> None:
+    if not isinstance(cells, Mapping):
+        raise BadInput(f"cells maps kernels to code: {{kernel: code}}, not {in_short(cells)}")
 
 
 def check_stream(stream: str) -> None:

@@ -412,6 +412,13 @@ def check_language(language: object) -> str:
     return str(language)
 
 
+def check_flag(name: str, value: object) -> bool:
+    """True or False; "no" would be taken for yes."""
+    if not isinstance(value, bool):
+        raise BadInput(f"{name} is True or False, not {in_short(value)}")
+    return value
+
+
 def check_choice(name: str, value: object, choices: tuple[str, ...]) -> str:
     """One of a few words that was given as the argument ``name``, or :class:`BadInput`."""
     if value not in choices:

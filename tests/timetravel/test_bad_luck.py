@@ -512,4 +512,49 @@ def test_our_own_files_are_not_taken_for_the_cells(
         ]
         box.execute(kernel, "import os; os.chdir('/')")
         notes = " ".join(box.execute(kernel, "1/0", atomic=True).notes)
-        assert not [word for word in notes.split() if "kernelbox" in word or "proc/" in word]
+        assert not [word for word in notes.split() if "kernelbox-" in word or "proc/" in word]
+
+
+def test_numpy_generators_are_reseeded_too(shared_box: Box, kernel: KernelRecord) -> None:
+    value(shared_box, kernel, "import numpy as np; rng = np.random.default_rng(1)")
+    look = "float(rng.random())"
+    for method in ("fork", "copy"):
+        names = [f"{method} 1", f"{method} 2"]
+        shared_box.branch(kernel, names=names, reseed=True, method=method)
+        assert len({value(shared_box, name, look) for name in [*names, kernel.name]}) == 3
+
+
+def test_a_failed_atomic_command_leaves_python_alone_and_says_what_it_left(
+    shared_box: Box, kernel: KernelRecord, tmp_path: Path
+) -> None:
+    value(shared_box, kernel, "sleep 300 &", language="bash")
+    result = shared_box.execute(kernel, "touch new; false", language="bash", atomic=True)
+    assert (result.state, result.epoch) == ("rewound", 1)
+    assert any("background jobs run on" in note for note in result.notes)
+    assert any("new (new)" in note for note in result.notes)
+    result = shared_box.execute(
+        kernel, "import subprocess; p = subprocess.Popen(['sleep', '300']); 1/0", atomic=True
+    )
+    assert any("run on: 1" in note for note in result.notes)
+    value(shared_box, kernel, "pkill -P $PPID -x sleep; true", language="bash")
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda box, k: box.execute(k, "1", atomic="no"), "atomic is True or False"),
+        (lambda box, k: box.branch(k, "b", reseed="no"), "reseed is True or False"),
+        (lambda box, k: box.load("l", "f", trust="no"), "trust is True or False"),
+        (lambda box, k: box.branch(k, ["a", "b"]), r"names=\["),
+        (lambda box, k: box.branch(k, names=[]), "names is empty"),
+        (lambda box, k: box.branch(k, names=["a", "a"]), "twice among the names"),
+        (lambda box, k: box.execute_many([(k, "1")]), "maps kernels to code"),
+        (lambda box, k: box.checkpoint(k, box.checkpoint(k)), "already"),
+    ],
+    ids=["atomic", "reseed", "trust", "list", "empty", "twice", "cells", "label"],
+)
+def test_mistakes_are_told(
+    shared_box: Box, kernel: KernelRecord, call: Callable[..., object], words: str
+) -> None:
+    with pytest.raises(BadInput, match=words):
+        call(shared_box, kernel)

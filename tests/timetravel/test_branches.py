@@ -49,7 +49,7 @@ def test_many_at_once_are_of_one_moment(shared_box: Box, kernel: KernelRecord) -
 def test_all_of_them_or_none(shared_box: Box, kernel: KernelRecord) -> None:
     with pytest.raises(BadInput, match="'anchor' already"):
         shared_box.branch(kernel, names=["one", "anchor"])
-    with pytest.raises(BadInput, match="'two' already"):
+    with pytest.raises(BadInput, match="'two' is twice"):
         shared_box.branch(kernel, names=["two", "two"])
     names = {record.name for record in shared_box.list_kernels()}
     assert not names & {"one", "two"}

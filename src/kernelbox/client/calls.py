@@ -17,6 +17,7 @@ from kernelbox.config import (
     check_choice,
     check_code,
     check_epoch,
+    check_flag,
     check_label,
     check_language,
     check_name,
@@ -190,8 +191,11 @@ class Calls:
         files: str = "share",
         method: str = "auto",
     ) -> Call[list[KernelRecord]]:
-        if isinstance(names, str) or not names:
+        if isinstance(names, str) or not isinstance(names, Sequence):
             raise BadInput(f"names is a list of names for the branches, not {in_short(names)}")
+        if not names:
+            raise BadInput("names is empty; give each branch a name: names=['a', 'b']")
+        check_flag("reseed", reseed)
         for name in names:
             check_name(name)
         check_choice("files", files, ("share", "copy"))
@@ -227,6 +231,7 @@ class Calls:
         from kernelbox.client import sessionfile
 
         check_name(name)
+        check_flag("trust", trust)
         whole = os.path.abspath(os.path.expanduser(_check_path(path)))
         key = yield Work(lambda: sessionfile.key_of(self._key_folder))
         runtime = self.home.runtime_dir
@@ -361,7 +366,7 @@ class Calls:
             "interrupt_grace": settings.interrupt_grace,
             "kill_grace": settings.kill_grace,
             "expect_epoch": check_epoch(expect_epoch),
-            "atomic": bool(atomic),
+            "atomic": check_flag("atomic", atomic),
             "undo": settings.undo,
             "undo_cost": settings.undo_cost,
             "most_checkpoints": settings.max_checkpoints,

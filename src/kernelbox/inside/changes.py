@@ -30,17 +30,19 @@ class Folder:
         most: int = _MOST_FILES,
         patience: float = _LONGEST_LOOK,
         besides: Iterable[str] = (),
+        path: str | None = None,
     ) -> None:
-        """``besides``: whole paths of folders that are not the session's."""
+        """``besides``: whole paths of folders that are not the session's. ``path``: another folder
+        than the working directory."""
         self._besides = frozenset(besides)
-        self._path = "."
+        self._path = path or "."
         self._names: set[str] = set()
         self.whole = True
         # The clock that files are stamped by, ticks and all.
         self._looked_at = time.clock_gettime_ns(_CLOCK_REALTIME_COARSE)
         deadline = time.perf_counter() + patience
         with contextlib.suppress(OSError):
-            self._path = os.getcwd()
+            self._path = path or os.getcwd()
             for entry, name in _walk(self._path, self._besides):
                 if len(self._names) == most or time.perf_counter() > deadline:
                     self.whole = False

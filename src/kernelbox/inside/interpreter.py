@@ -127,7 +127,7 @@ class Interpreter:
             with contextlib.suppress(OSError):
                 os.chdir(folder)
         if frame.get("reseed"):
-            reseed()
+            reseed(self.shell.user_ns)
 
     def run(self) -> None:
         """Serve requests until the warden is gone."""
@@ -349,12 +349,19 @@ def _exit_code(failure: BaseException | None) -> int:
     return code & 0xFF if isinstance(code, int) else 1
 
 
-def reseed() -> None:
-    """A new kernel's random numbers are its own, not its siblings'."""
+def reseed(namespace: dict[str, Any] | None = None) -> None:
+    """A new kernel's random numbers are its own, not its siblings'; nor are those of the generators
+    that are variables of it."""
     random.seed()
     numpy_random = sys.modules.get("numpy.random")
-    if numpy_random is not None:
-        numpy_random.seed()
+    if numpy_random is None:
+        return
+    numpy_random.seed()
+    for value in list((namespace or {}).values()):
+        if isinstance(value, numpy_random.Generator):
+            value.bit_generator.state = type(value.bit_generator)().state
+        elif isinstance(value, numpy_random.RandomState):
+            value.seed()
 
 
 def _lower_open_files(limits: list[int] | None) -> None:

@@ -69,6 +69,10 @@ def _load(shell: Shell, frame: Frame, fds: list[int]) -> dict[str, Any]:
             manifest=int(frame["manifest"]),
             reseed=bool(frame.get("reseed")),
         )
+        if frame.get("reseed"):
+            from kernelbox.inside.interpreter import reseed
+
+            reseed(shell.user_ns)
         return {"status": "ok", **facts}
 
 

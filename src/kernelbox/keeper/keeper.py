@@ -305,7 +305,9 @@ class Keeper:
         names = [check_name(name) for name in frame["names"]]
         source = self._known(str(frame["kernel"]))
         for name in names:
-            if self._find(name) is not None or name in self._creating or names.count(name) > 1:
+            if names.count(name) > 1:
+                raise BadInput(f"{name!r} is twice among the names; each branch needs its own")
+            if self._find(name) is not None or name in self._creating:
                 raise BadInput(
                     f"there is a kernel named {name!r} already; destroy it or choose another name"
                 )

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kernelbox.errors import Unsupported
+from kernelbox.inside.changes import Folder
 from kernelbox.warden.bash_member import BashMember
 from kernelbox.warden.digest import bounded
 from kernelbox.warden.execution import Execution, failed
@@ -40,6 +41,7 @@ class BashDesk:
                 self._kernel.refuse(job, Unsupported(words))
                 return
             job.bash_before = past
+            job.folder_before = Folder(path=self._cwd(), besides=self._kernel.not_watched)
             self.bash_ready(job.code)
 
         shell.snapshot(go)
@@ -131,10 +133,20 @@ class BashDesk:
 
     def _finish(self, job: Execution, outcome: dict[str, Any]) -> None:
         if job.bash_before is not None and outcome["status"] != "success":
+            if self.shell is not None and self.shell.jobs:
+                job.notes.append("background jobs run on, but the shell knows them no longer")
+            if job.folder_before is not None and (changed := job.folder_before.changes()):
+                job.notes.append(f"files are not undone; changed meanwhile: {', '.join(changed)}")
             self.renew(job.bash_before, spare_jobs=True)
             cause = "the command failed; variables, functions and folder are as they were before it"
-            outcome = self._kernel.rewound(outcome, cause)
+            outcome = self._kernel.say_rewound(outcome, cause)
         self._kernel.finish(job, outcome)
+
+    def _cwd(self) -> str | None:
+        if self.shell is not None and self.shell.pid:
+            with contextlib.suppress(OSError):
+                return os.readlink(f"/proc/{self.shell.pid}/cwd")
+        return None
 
     def _get(self) -> BashMember:
         if self.shell is None:

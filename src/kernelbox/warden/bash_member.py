@@ -166,6 +166,11 @@ class BashMember:
         self.kill(why, spare=self._jobs if spare_jobs else ())
 
     @property
+    def jobs(self) -> list[int]:
+        """What earlier commands left running, as far as it still runs."""
+        return [pid for pid in self._jobs if linux.is_running(pid)]
+
+    @property
     def is_asked(self) -> bool:
         """Whether it is being asked for its state, and has not answered yet."""
         return self._on_snapshot is not None

@@ -137,7 +137,8 @@ class Branching:
                 return
             for note in (*content["notes"], *left_behind(content["failures"], "carried")):
                 child.identity.note(note)
-            self._reply({"record": child.record(), "warden": os.getpid()})
+            # Nothing runs in it but this very question.
+            self._reply({"record": {**child.record(), "status": "idle"}, "warden": os.getpid()})
 
         patience = self._settings.fork_timeout
         question = Question(

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from kernelbox.inside.changes import Folder
 from kernelbox.spool import Event, Spool
 from kernelbox.warden.digest import Digest, bounded
 
@@ -60,6 +61,7 @@ class Execution:
     spool: Spool | None = None
     started_at: float = 0.0
     bash_before: str | None = None
+    folder_before: Folder | None = None
     oom_before: int = 0
     steps: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

@@ -214,18 +214,20 @@ class Kernel:
         self._undoing = False
         old, self.member = self.member, member
         if old is not None:
+            if programs := len(linux.children(old.pid)):
+                job.notes.append(f"programs that the session had started run on: {programs}")
             old.kill(cause)
         member.give_to(self)
         self.ready = True
+        self.epoch += 1
+        self.family.kernel_changed(self)
         waiters = self._take_waiters()
-        self.finish(job, self.rewound(outcome, cause))
+        self.finish(job, self.say_rewound(outcome, cause))
         for callback in waiters:
             callback(None)
 
-    def rewound(self, outcome: dict[str, Any], cause: str) -> dict[str, Any]:
+    def say_rewound(self, outcome: dict[str, Any], cause: str) -> dict[str, Any]:
         """What is said of a cell that was undone; a loss before it, not told yet, is worse."""
-        self.epoch += 1
-        self.family.kernel_changed(self)
         state = "rewound"
         if self.loss is not None:
             state, cause = self.loss.state, f"{self.loss.cause}; besides, {cause}"
@@ -255,7 +257,8 @@ class Kernel:
     def not_watched(self) -> list[str]:
         """Folders whose changes are our doing and not the cell's."""
         runtime = os.path.dirname(os.path.realpath(self.shelf.folder))
-        return [runtime, os.path.dirname(runtime), os.path.dirname(self.identity.address)]
+        sockets = os.path.dirname(os.path.realpath(self.identity.address))
+        return [runtime, os.path.dirname(runtime), sockets, os.path.dirname(sockets)]
 
     def refuse(self, job: Execution, refusal: BoxError) -> None:
         """Answer a job with an error of ours: it was not run."""

@@ -85,7 +85,7 @@ class TimeTravel:
         most = int(frame.get("most") or 20)
         named = [point for point in self._kept.values() if not point.automatic]
         named += self._making
-        if label is not None and any(point.label == label for point in named):
+        if label is not None and any(label in (point.label, point.id) for point in named):
             raise BadInput(f"there is a checkpoint labelled {label!r} already; drop it first")
         if len(named) >= most:
             raise BadInput(
@@ -100,7 +100,12 @@ class TimeTravel:
         def fail(why: str) -> None:
             self._making.discard(point)
             point.parked.drop()
-            reply(Unsupported(f"no checkpoint could be made: {why}"))
+            reply(
+                Unsupported(
+                    f"no checkpoint could be made: {why}. End what is named and try again; "
+                    "branch(…) copies any session"
+                )
+            )
 
         def forked(error: str | None, facts: Frame) -> None:
             if error is not None:
@@ -148,14 +153,18 @@ class TimeTravel:
             if point.cells == wanted:
                 self._go_back_to(point, reply)
                 return
-        if self._too_large is not None:
-            why = "automatic checkpoints are off, because this session is too large for them"
-        else:
-            why = "KERNELBOX_UNDO, as it was when they were run, says how many are kept"
-        possible = [self._kernel.cells - point.cells for point in automatic]
-        can = f"undo(kernel, {min(possible)}) is possible" if possible else "none can be"
         number = "the last cell" if cells == 1 else f"the last {cells} cells"
-        raise CheckpointNotFound(f"{number} cannot be undone, {can}; {why}")
+        possible = [self._kernel.cells - point.cells for point in automatic]
+        if self._too_large is not None:
+            why = "undo is off, because this session is too large for it (KERNELBOX_UNDO_COST)"
+        elif possible:
+            why = (
+                f"undo(kernel, {min(possible)}) is possible; KERNELBOX_UNDO says how many cells are"
+                " kept, and a cell that was run without it, or with threads alive, is not"
+            )
+        else:
+            why = "no cell was run with KERNELBOX_UNDO set (to 10, say), which is what keeps them"
+        raise CheckpointNotFound(f"{number} cannot be undone: {why}")
 
     def end(self) -> None:
         """With the kernel, all of it goes."""
