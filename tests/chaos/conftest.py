@@ -141,7 +141,7 @@ def vacated() -> Iterator[list[Home]]:
 def assert_vacated(homes: list[Home]) -> None:
     for home in homes:
         folder = Path(home.rundir)
-        wait_until(lambda folder=folder: not folder.exists(), what=f"{folder} to go", seconds=5)
+        wait_until(lambda folder=folder: not folder.exists(), what=f"{folder} to go")
 
 
 @pytest.fixture

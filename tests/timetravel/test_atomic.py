@@ -24,7 +24,7 @@ def anchor(shared_box: Box) -> None:
 
 FAILURES = {
     "an exception": ("x.append(2); 1/0", "error", "ZeroDivisionError"),
-    "a syntax error": ("x.append(2)\nx.append(", "error", "SyntaxError"),
+    "a syntax error": ("x.append(2)\nx.append(2))", "error", "SyntaxError"),
     "sys.exit": ("x.append(2)\nimport sys; sys.exit(3)", "error", "SystemExit"),
     "a timeout": ("x.append(2)\nimport time; time.sleep(60)", "timeout", "TimeoutError"),
     "a timeout that has to be killed": (

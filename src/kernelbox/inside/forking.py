@@ -126,6 +126,7 @@ def _copy(
             child = _fork(interpreter)
             if child == 0:
                 with _ending_badly():
+                    interpreter.hooks_are_over()
                     announce()
                     _leave_parent(stay=not linger)
                     reaping.forget()

@@ -38,6 +38,7 @@ DUMP_SIGNAL = signal.SIGRTMAX - 2
 LIFELINE, STDOUT, STDERR, DUMP = range(4)
 _PRIVATE_FDS_FROM = 500
 _MOST_FAILURES = 20
+_LONGEST_HOOKS = 10.0
 
 
 class Interpreter:
@@ -51,6 +52,7 @@ class Interpreter:
         self.pid = 0
         self.pages = WorkingSet()
         self._private: list[int] = []
+        self._alarm: Any = None
         self.forking = False
         shell.kernel = KernelFacade(self.comms)
         shell.loop_runner = self.user_loop.run
@@ -301,6 +303,19 @@ class Interpreter:
             self.lifeline = outbox.lifeline = lifeline
             _forget_cells(self.shell)
 
+    def _limit_hooks(self) -> None:
+        """In a copy, before hooks of the user's have their turn: one that hangs must not stay for
+        ever. (It must not end with its parent: the moment is to outlive it.)"""
+        self._alarm = signal.getsignal(signal.SIGALRM)
+        if self._alarm is not None:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.setitimer(signal.ITIMER_REAL, _LONGEST_HOOKS)
+
+    def hooks_are_over(self) -> None:
+        if self._alarm is not None:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, self._alarm)
+
     def _before_fork(self) -> None:
         if self.pid:
             self.outlets.lock.acquire()
@@ -313,8 +328,7 @@ class Interpreter:
         if self.pid:
             self.outlets.lock.release()
             if self.forking:
-                # Before hooks of the user's, which may hang: that must end with us.
-                linux.die_with_parent()
+                self._limit_hooks()
             else:
                 # A child that user code forked: no lifeline, no marks; stdout is plain fd 1.
                 self.lifeline.detach()

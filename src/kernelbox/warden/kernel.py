@@ -28,6 +28,7 @@ from kernelbox.warden.shelf import Shelf
 from kernelbox.warden.timetravel import TimeTravel
 from kernelbox.wire import Frame
 
+_BASH_REPEATS, _BASH_PAUSE = 3, 0.3
 _STARTUP_MARGIN = 2.0  # of a first start the keeper gives up before
 
 
@@ -783,6 +784,7 @@ class Kernel:
         job = self.current
         if isinstance(job, Execution) and job.language == "bash":
             self.bash.interrupt(hard=hard)
+            self._interrupt_bash_again(job, _BASH_REPEATS)
         elif self.member is not None:
             self.member.interrupt()
 
@@ -799,6 +801,17 @@ class Kernel:
         self._background.add(event)
         for observer in self.observers:
             observer.happened(job if isinstance(job, Question) else self.last_job, event)
+
+    def _interrupt_bash_again(self, job: Execution, times: int) -> None:
+        """A program that the shell was just starting may have missed it."""
+
+        def again() -> None:
+            if self.current is job:
+                self.bash.interrupt(hard=False)
+                self._interrupt_bash_again(job, times - 1)
+
+        if times:
+            self.family.reactor.call_later(_BASH_PAUSE, again)
 
     def _input_wanted(self, job: Execution, frame: Frame) -> None:
         if job.on_input is None:
