@@ -59,8 +59,9 @@ def pid_of(box: Box, kernel: KernelRecord, role: str) -> int:
         facts = box.status(kernel)["processes"]
         return [int(fact["pid"]) for fact in facts if fact["role"] == role]
 
-    wait_until(find, what=f"the {role}")
-    return find()[0]
+    found: list[int] = []
+    wait_until(lambda: found.extend(find()) or found, what=f"the {role}")
+    return found[0]
 
 
 # -- sessions as bytes ------------------------------------------------------------------------
@@ -558,3 +559,12 @@ def test_mistakes_are_told(
 ) -> None:
     with pytest.raises(BadInput, match=words):
         call(shared_box, kernel)
+
+
+def test_a_guard_outlives_a_cell_that_ends_at_once(shared_box: Box, kernel: KernelRecord) -> None:
+    """Its parent is gone before the process between is: the stub's child, and not yet the guard."""
+    value(shared_box, kernel, "x = 1")
+    for _ in range(25):
+        result = shared_box.execute(kernel, "import os; os.kill(os.getpid(), 9)", atomic=True)
+        assert result.state == "rewound", result.cause
+    assert value(shared_box, kernel, "x") == "1"

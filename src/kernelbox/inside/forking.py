@@ -69,7 +69,7 @@ def park(
     """
 
     def announce() -> None:
-        os.write(fds[0], encode({"op": "hello"}))  # that moment is safe from now on
+        os.write(fds[0], encode({"op": "announced"}))  # that moment is safe from now on
 
     def stay() -> None:
         _Parked(interpreter, fds, watch).wait()
@@ -181,8 +181,10 @@ def _leave_parent(*, stay: bool) -> None:
         os._exit(0)
     os.setsid()
     # Only once the stub is the parent: the one between is about to end, and must not take us along.
-    with contextlib.suppress(ProcessLookupError):
+    with contextlib.suppress(OSError):  # it is being reaped, or has been
         linux.wait_for_end(between)
+    while os.getppid() == between:
+        os.sched_yield()
     linux.die_with_parent()
 
 

@@ -105,14 +105,14 @@ class Parked:
 
     def _said(self, frame: Frame) -> None:
         match frame.get("op"):
-            case "hello":
+            case "announced" | "hello" as word:
                 # Any process that has the socket can say it; only a child of our stub is meant, or
                 # the process between, which is there first, and whose memory is the same.
                 sender = self._peer.sender_pid
                 if self.pid or not (stub_of(sender) or stub_of(parent_of(sender))):
                     return
                 self._announced = True
-                if stub_of(sender):
+                if word == "hello":
                     self.pid = sender
                     self.on_arrival(self)
                 arrivals, self._arrivals = self._arrivals, []
