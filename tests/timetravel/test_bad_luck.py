@@ -330,13 +330,16 @@ KILL_THE_GUARD = (
 
 
 def test_what_waits_behind_a_cell_that_lost_everything_is_told(
-    shared_box: Box, kernel: KernelRecord
+    shared_box: Box, kernel: KernelRecord, tmp_path: Path
 ) -> None:
-    code = f"{KILL_THE_GUARD}time.sleep(0.7); os.kill(found[0], 9); 1/0"
+    wait = "while not os.path.exists('go'): time.sleep(0.01)\n"
+    code = f"{KILL_THE_GUARD}{wait}os.kill(found[0], 9); 1/0"
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(shared_box.execute, kernel, code, atomic=True)
         wait_until(lambda: shared_box.status(kernel)["running"], what="the cell")
         second = pool.submit(shared_box.execute, kernel, "1")
+        wait_until(lambda: shared_box.status(kernel)["queued"], what="another to wait")
+        (tmp_path / "go").touch()
         assert (first.result().state, second.result().state) == ("lost", "lost")
 
 
@@ -477,12 +480,14 @@ def test_threads_are_seen_however_they_were_started(shared_box: Box, kernel: Ker
     value(
         shared_box,
         kernel,
-        "stop.set(); time.sleep(0.1)\nfrom concurrent.futures import ThreadPoolExecutor\n"
+        "stop.set()\nwhile _thread._count(): time.sleep(0.01)\nfrom concurrent.futures import ThreadPoolExecutor\n"
         "e = ThreadPoolExecutor(4); list(e.map(abs, range(50))); go = threading.Event()\n"
         "f = e.submit(go.wait)",
     )
     assert shared_box.branch(kernel, "two").made_by == "copy"
-    value(shared_box, kernel, "go.set(); f.result(); time.sleep(0.1)")
+    resting = "sys._current_frames()[t.ident].f_code.co_name == '_worker'"
+    code = f"import sys; go.set(); f.result()\nwhile not all({resting} for t in e._threads): pass"
+    value(shared_box, kernel, code)
     assert shared_box.branch(kernel, "three").made_by == "fork"
 
 

@@ -55,9 +55,14 @@ def test_all_of_them_or_none(shared_box: Box, kernel: KernelRecord) -> None:
     assert not names & {"one", "two"}
     shared_box.execute(
         kernel,
-        "import os\nforks = 0\ndef hook():\n    global forks\n    forks += 1\n"
-        "    if forks == 2: raise SystemExit\nos.register_at_fork(before=hook)",
+        "import os\nforks = 0\ndef count():\n    global forks\n    forks += 1\n"
+        "def end():\n    if forks == 2: os._exit(1)\n"
+        "os.register_at_fork(before=count, after_in_child=end)",
     )
+    with pytest.raises(StartupFailed, match="'two' could not be made"):
+        shared_box.branch(kernel, names=["one", "two", "three"])
+    names = {record.name for record in shared_box.list_kernels(refresh=True)}
+    assert not names & {"one", "two", "three"}
 
 
 @pytest.mark.parametrize(

@@ -144,6 +144,21 @@ def test_a_program_with_a_pipe_is_shared_and_that_is_said(
     run("p.kill()")
 
 
+def test_a_database_on_disk_is_named_and_can_be_read_on(
+    shared_box: Box, kernel: KernelRecord, run: Run
+) -> None:
+    run(
+        "import sqlite3; c = sqlite3.connect('db'); c.execute('create table t (x)')\n"
+        "c.execute('insert into t values (1)'); c.commit()"
+    )
+    shared_box.checkpoint(kernel, "c")
+    (point,) = shared_box.checkpoints(kernel)
+    assert any("SQLite" in note for note in point.notes)
+    shared_box.rewind(kernel, "c")
+    assert run("c.execute('select x from t').fetchall()") == "[(1,)]"
+    assert run("sqlite3.connect('db').execute('select x from t').fetchall()") == "[(1,)]"
+
+
 def test_background_tasks_of_the_loop_go_on_after_a_rewind(
     shared_box: Box, kernel: KernelRecord, run: Run
 ) -> None:

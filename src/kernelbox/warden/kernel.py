@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections import deque
@@ -254,7 +255,7 @@ class Kernel:
         self.loss = None  # all who were here have been told
         self.start_interpreter()
 
-    @property
+    @functools.cached_property
     def not_watched(self) -> list[str]:
         """Folders whose changes are our doing and not the cell's."""
         runtime = os.path.dirname(os.path.realpath(self.shelf.folder))

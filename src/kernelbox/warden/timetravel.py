@@ -41,8 +41,9 @@ class Checkpoint:
     """How many cells had been run, by whomever: what undo counts by."""
     past: frozenset[str]
     """The automatic ones that there were: those of its own past, and of no other."""
-    history: History
     parked: Parked
+    history: History = field(default_factory=History)
+    """Copied when it is kept: most guards are not, and a kernel's history may be long."""
     bash: str | None = None
     """What gives a new shell the directory, variables and functions of that moment."""
     knows_bash: bool = False
@@ -50,7 +51,7 @@ class Checkpoint:
 
     @property
     def words(self) -> str:
-        return f"checkpoint {self.label or self.id!r}"
+        return f"checkpoint {(self.label or self.id)!r}"
 
     def facts(self) -> dict[str, Any]:
         """As a caller sees it."""
@@ -218,11 +219,9 @@ class TimeTravel:
             return {}, []
         guard = self._new(None, automatic=True)
         self._guards[job] = guard
-        order = {
-            "atomic": job.atomic,
-            "fds": len(guard.parked.far),
-            "not_watched": self._kernel.not_watched,
-        }
+        order: Frame = {"atomic": job.atomic, "fds": len(guard.parked.far)}
+        if job.atomic:
+            order["not_watched"] = self._kernel.not_watched
         return order, guard.parked.far
 
     def sent(self, job: Execution) -> None:
@@ -256,6 +255,7 @@ class TimeTravel:
         if guard is None:
             return
         if job.undo and self._too_large is None and not guard.parked.ended:
+            guard.history = self._kernel.history.copy()  # the cell is not in it yet
             self._keep(guard, job.most_checkpoints)
             automatic = [point for point in self._kept.values() if point.automatic]
             for point in automatic[: -job.undo]:
@@ -308,7 +308,6 @@ class TimeTravel:
             execution_count=kernel.execution_count,
             cells=kernel.cells,
             past=frozenset(other.id for other in self._kept.values() if other.automatic),
-            history=kernel.history.copy(),
             parked=Parked(kernel.family.reactor),
         )
         point.parked.on_arrival = kernel.family.parked_arrived
