@@ -324,9 +324,18 @@ class Keeper:
             if not failures:
                 reply({"records": [answers[name]["record"] for name in names]})  # type: ignore[index]
                 return
+            left = len(records)
+
+            def gone(_: object) -> None:
+                nonlocal left
+                left -= 1
+                if not left:
+                    reply(failures[0])
+
             for record in records:  # all of them or none
-                self._destroy(record, lambda _: None)
-            reply(failures[0])
+                self._destroy(record, gone)
+            if not records:
+                reply(failures[0])
 
         for name in names:
             self._creating[name] = [lambda content, name=name: answered(name, content)]  # type: ignore[misc]
