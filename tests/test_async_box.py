@@ -131,7 +131,8 @@ def test_items_are_streamed_as_they_happen(
 
 def test_an_abandoned_stream_interrupts_its_cell(play: Play, kernel: KernelRecord) -> None:
     async def story(box: AsyncBox) -> None:
-        await box.execute(kernel, "x = 'kept'")
+        before = await box.execute(kernel, "x = 'kept'")
+        assert before.status == "success", before
         items = box.stream(kernel, "print('up')\nimport time; time.sleep(60)")
         async for _ in items:
             break
@@ -141,7 +142,8 @@ def test_an_abandoned_stream_interrupts_its_cell(play: Play, kernel: KernelRecor
             return (await box.status(kernel))["running"] is None
 
         await until(stopped, "the cell to stop")
-        assert (await box.execute(kernel, "x")).return_value == "'kept'"
+        after = await box.execute(kernel, "x")
+        assert (after.state, after.cause, after.return_value) == ("kept", None, "'kept'")
 
     play(story)
 

@@ -203,6 +203,12 @@ def test_kernels_that_died_without_a_keeper_are_told_of_later(
     record = box.get_or_create("k")
     warden = next(p["pid"] for p in box.status(record)["processes"] if p["role"] == "warden")
     (keeper,) = keepers(box)
+    registry = Path(box.settings.registry_path)
+    # It is written a moment after the kernel is there; until then only the warden knows of it.
+    waiting(
+        lambda: registry.exists() and record.kernel_id in registry.read_text(),
+        what="the registry to be written",
+    )
     keeper.kill()
     waiting(lambda: not keepers(box), what="the keeper to die")
     os.kill(warden, signal.SIGKILL)
