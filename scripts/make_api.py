@@ -50,7 +50,7 @@ HOMES = {
     "kernelbox.client.calls": ["KernelLike"],
     "kernelbox.config": ["Settings"],
     "kernelbox.result": [
-        "Checkpoint", "ExecutionResult", "KernelRecord", "OutputItem", "SaveReport",
+        "Checkpoint", "Event", "ExecutionResult", "KernelRecord", "OutputItem", "SaveReport",
     ],
     "kernelbox.retry": ["Repair"],
     "kernelbox.spool": ["OutputMatch", "OutputPage"],

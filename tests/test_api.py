@@ -18,6 +18,7 @@ import kernelbox
 from kernelbox import (
     BadInput,
     Box,
+    ExecutionNotFound,
     ExecutionResult,
     KernelNotFound,
     KernelRecord,
@@ -368,7 +369,7 @@ def test_the_whole_output_can_be_paged_and_searched(shared_box: Box, kernel: Ker
 def test_output_of_what_is_not_kept_is_refused_in_words(
     shared_box: Box, kernel: KernelRecord
 ) -> None:
-    with pytest.raises(KernelNotFound, match="no execution 'nonsense'"):
+    with pytest.raises(ExecutionNotFound, match="no execution 'nonsense'"):
         shared_box.output(kernel, "nonsense")
     with pytest.raises(BadInput, match="'stdout' or 'stderr'"):
         shared_box.output(kernel, "nonsense", stream="stdin")

@@ -21,6 +21,7 @@ __version__ = "0.2.0"
 TYPE_CHECKING = False  # type checkers know better; importing typing would double our import time
 if TYPE_CHECKING:
     from kernelbox.api import (
+        attach as attach,
         branch as branch,
         cancel as cancel,
         checkpoint as checkpoint,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
         complete as complete,
         destroy as destroy,
         drop_checkpoint as drop_checkpoint,
+        events as events,
         execute as execute,
         execute_many as execute_many,
         execute_with_retry as execute_with_retry,
@@ -53,9 +55,11 @@ if TYPE_CHECKING:
         BoxError as BoxError,
         CheckpointNotFound as CheckpointNotFound,
         EpochMismatch as EpochMismatch,
+        ExecutionNotFound as ExecutionNotFound,
         KeeperUnavailable as KeeperUnavailable,
         KernelLost as KernelLost,
         KernelNotFound as KernelNotFound,
+        KeyReused as KeyReused,
         StartupFailed as StartupFailed,
         Unsupported as Unsupported,
     )
@@ -63,6 +67,7 @@ if TYPE_CHECKING:
         AttemptSnapshot as AttemptSnapshot,
         Checkpoint as Checkpoint,
         ErrorInfo as ErrorInfo,
+        Event as Event,
         ExecutionResult as ExecutionResult,
         Image as Image,
         KernelRecord as KernelRecord,
@@ -75,19 +80,19 @@ if TYPE_CHECKING:
 # Where each public name lives. One table serves the lazy import, ``__all__`` and ``dir()``.
 _HOMES = {
     "api": (
-        "branch cancel checkpoint checkpoints complete destroy drop_checkpoint execute execute_many"
-        " execute_with_retry get_or_create interrupt list_kernels load output restart rewind save"
-        " search_output status stream undo wipe"
+        "attach branch cancel checkpoint checkpoints complete destroy drop_checkpoint events"
+        " execute execute_many execute_with_retry get_or_create interrupt list_kernels load output"
+        " restart rewind save search_output status stream undo wipe"
     ),
     "async_box": "AsyncBox",
     "box": "Box KernelLike OnInput",
     "config": "Settings",
     "errors": (
-        "BadInput BoxError CheckpointNotFound EpochMismatch KeeperUnavailable KernelLost"
-        " KernelNotFound StartupFailed Unsupported"
+        "BadInput BoxError CheckpointNotFound EpochMismatch ExecutionNotFound KeeperUnavailable"
+        " KernelLost KernelNotFound KeyReused StartupFailed Unsupported"
     ),
     "result": (
-        "AttemptSnapshot Checkpoint ErrorInfo ExecutionResult Image KernelRecord OutputItem"
+        "AttemptSnapshot Checkpoint ErrorInfo Event ExecutionResult Image KernelRecord OutputItem"
         " SaveReport"
     ),
     "retry": "AsyncRepair Repair",

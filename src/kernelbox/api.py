@@ -12,7 +12,14 @@ from typing import Any, overload
 from kernelbox.box import Box, KernelKey, OnInput
 from kernelbox.client.calls import KernelLike
 from kernelbox.config import Settings
-from kernelbox.result import Checkpoint, ExecutionResult, KernelRecord, OutputItem, SaveReport
+from kernelbox.result import (
+    Checkpoint,
+    Event,
+    ExecutionResult,
+    KernelRecord,
+    OutputItem,
+    SaveReport,
+)
 from kernelbox.retry import Repair
 from kernelbox.spool import OutputMatch, OutputPage
 
@@ -67,6 +74,8 @@ def execute(
     execution_id: str | None = None,
     atomic: bool = False,
     on_input: OnInput | None = None,
+    on_disconnect: str | None = None,
+    idempotency_key: str | None = None,
 ) -> ExecutionResult:
     """Run code in a kernel and wait for its result. Cells that came earlier go first.
 
@@ -87,6 +96,13 @@ def execute(
       threads that no copy can have raises :class:`Unsupported`, and nothing is run.
     - ``on_input(prompt)`` answers ``input()`` in the code; None, or no such function, makes
       ``input()`` fail.
+    - ``on_disconnect``: what becomes of the cell if this process dies meanwhile: it goes on
+      (``"continue"``, the default), or is interrupted (``"interrupt"``, the default of
+      :class:`AsyncBox`, where a call is easily cancelled).
+    - ``idempotency_key``: two calls with the same key and the same request run once, and both
+      get that result, whenever the second comes within 24 hours and whatever has happened to
+      the kernel's variables since. Another request under the same key raises
+      :class:`KeyReused`.
     """
     return default_box().execute(
         kernel,
@@ -97,6 +113,8 @@ def execute(
         execution_id=execution_id,
         atomic=atomic,
         on_input=on_input,
+        on_disconnect=on_disconnect,
+        idempotency_key=idempotency_key,
     )
 
 
@@ -128,6 +146,48 @@ def stream(
         atomic=atomic,
         on_input=on_input,
     )
+
+
+def events(
+    kernel: KernelLike,
+    code: str,
+    *,
+    language: str = "python",
+    timeout: float | None = None,
+    expect_epoch: int | None = None,
+    execution_id: str | None = None,
+    atomic: bool = False,
+    on_input: OnInput | None = None,
+    on_disconnect: str | None = None,
+    idempotency_key: str | None = None,
+) -> Iterator[Event]:
+    """As :func:`stream`, with numbers, so that who is cut off can come back with
+    :func:`attach` and miss nothing.
+
+    The arguments are those of :func:`execute`. Leaving early interrupts the cell, unless
+    ``on_disconnect`` is ``"continue"``.
+    """
+    return default_box().events(
+        kernel,
+        code,
+        language=language,
+        timeout=timeout,
+        expect_epoch=expect_epoch,
+        execution_id=execution_id,
+        atomic=atomic,
+        on_input=on_input,
+        on_disconnect=on_disconnect,
+        idempotency_key=idempotency_key,
+    )
+
+
+def attach(kernel: KernelLike, execution_id: str, *, start: int = 0) -> Iterator[Event]:
+    """Come back to the execution ``execution_id``, be it waiting, running or finished: what it
+    puts out from event ``start`` on, and its result last.
+
+    Raises :class:`ExecutionNotFound` if it is not kept any more (``KERNELBOX_SPOOL_KEEP``).
+    """
+    return default_box().attach(kernel, execution_id, start=start)
 
 
 def execute_with_retry(

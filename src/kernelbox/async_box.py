@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any, overload
 
 from kernelbox.box import (
     PAGE,
     KernelKey,
-    OnInput,
+    attach_request,
     check_cells,
     check_pattern,
     check_stream,
@@ -20,10 +21,20 @@ from kernelbox.client import aio
 from kernelbox.client.calls import Calls, KernelLike, wanted_checkpoint
 from kernelbox.client.conversation import Answer, ConnectionLost, Conversation, InputWanted
 from kernelbox.config import Settings, check_whole
-from kernelbox.result import Checkpoint, ExecutionResult, KernelRecord, OutputItem, SaveReport
+from kernelbox.result import (
+    Checkpoint,
+    Event,
+    ExecutionResult,
+    KernelRecord,
+    OutputItem,
+    SaveReport,
+)
 from kernelbox.retry import AsyncRepair, Mend, attempts, check_repair
 from kernelbox.spool import OutputMatch, OutputPage, SpoolReader
 from kernelbox.wire import Frame
+
+AsyncOnInput = Callable[[str], str | Awaitable[str | None] | None]
+"""Answers ``input(prompt)`` in a cell, at once or awaited; None: there is no answer."""
 
 
 class AsyncBox:
@@ -81,11 +92,13 @@ class AsyncBox:
         expect_epoch: int | None = None,
         execution_id: str | None = None,
         atomic: bool = False,
-        on_input: OnInput | None = None,
+        on_input: AsyncOnInput | None = None,
+        on_disconnect: str | None = None,
+        idempotency_key: str | None = None,
     ) -> ExecutionResult:
         """See :meth:`Box.execute`."""
         if on_input is not None:
-            items = self.stream(
+            events = self.events(
                 kernel,
                 code,
                 language=language,
@@ -94,8 +107,10 @@ class AsyncBox:
                 execution_id=execution_id,
                 atomic=atomic,
                 on_input=on_input,
+                on_disconnect=on_disconnect,
+                idempotency_key=idempotency_key,
             )
-            result = [item async for item in items][-1]
+            result = [event.item async for event in events][-1]
             assert isinstance(result, ExecutionResult)
             return result
         request = self._calls.execute_request(
@@ -105,7 +120,8 @@ class AsyncBox:
             expect_epoch=expect_epoch,
             execution_id=execution_id,
             atomic=atomic,
-            on_disconnect="interrupt",
+            on_disconnect=on_disconnect or "interrupt",
+            idempotency_key=idempotency_key,
         )
         return await self._driver.run(self._calls.execute(kernel, request))
 
@@ -119,9 +135,39 @@ class AsyncBox:
         expect_epoch: int | None = None,
         execution_id: str | None = None,
         atomic: bool = False,
-        on_input: OnInput | None = None,
-    ) -> AsyncIterator[OutputItem | ExecutionResult]:
+        on_input: AsyncOnInput | None = None,
+    ) -> AsyncGenerator[OutputItem | ExecutionResult, None]:
         """See :meth:`Box.stream`."""
+        events = self.events(
+            kernel,
+            code,
+            language=language,
+            timeout=timeout,
+            expect_epoch=expect_epoch,
+            execution_id=execution_id,
+            atomic=atomic,
+            on_input=on_input,
+        )
+        # Closed when we are: who leaves early means the cell, too.
+        async with aclosing(events):
+            async for event in events:
+                yield event.item
+
+    def events(
+        self,
+        kernel: KernelLike,
+        code: str,
+        *,
+        language: str = "python",
+        timeout: float | None = None,
+        expect_epoch: int | None = None,
+        execution_id: str | None = None,
+        atomic: bool = False,
+        on_input: AsyncOnInput | None = None,
+        on_disconnect: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> AsyncGenerator[Event, None]:
+        """See :meth:`Box.events`."""
         request = self._calls.execute_request(
             code,
             language=language,
@@ -131,10 +177,23 @@ class AsyncBox:
             atomic=atomic,
             stdin=on_input is not None,
             stream=True,
-            on_disconnect="interrupt",
+            on_disconnect=on_disconnect or "interrupt",
+            idempotency_key=idempotency_key,
         )
+        return self._follow(kernel, request, on_input)
+
+    def attach(
+        self, kernel: KernelLike, execution_id: str, *, start: int = 0
+    ) -> AsyncGenerator[Event, None]:
+        """See :meth:`Box.attach`."""
+        return self._follow(kernel, attach_request(execution_id, start), None)
+
+    async def _follow(
+        self, kernel: KernelLike, request: Frame, on_input: AsyncOnInput | None
+    ) -> AsyncGenerator[Event, None]:
         run = self._driver.run
         address = await run(self._calls.address(kernel))
+        number = int(request.get("start", 0)) - 1
         for last_try in (False, True):
             conversation = Conversation(request)
             try:
@@ -144,15 +203,20 @@ class AsyncBox:
                         for item in conversation.feed(await self._receive(sock)):
                             if isinstance(item, InputWanted):
                                 answer = on_input(item.prompt) if on_input else None
+                                if inspect.isawaitable(answer):
+                                    answer = await answer
                                 await self._send(sock, conversation.answer_input(answer))
                             elif isinstance(item, Answer):
-                                yield ExecutionResult.from_wire(item.content)
+                                result = ExecutionResult.from_wire(item.content)
+                                yield Event(number + 1, result)
                             elif (shown := shown_item(item)) is not None:
-                                yield shown
+                                number = item.number
+                                yield Event(number, shown)
                 return
             except ConnectionLost as error:
                 if error.connected:
-                    yield await run(self._calls.lost_result(kernel, request, error))
+                    result = await run(self._calls.lost_result(kernel, request, error))
+                    yield Event(number + 1, result)
                     return
                 if last_try:
                     raise

@@ -6,7 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, overload
 
 from kernelbox.client import blocking
-from kernelbox.client.calls import Calls, KernelLike as KernelLike, wanted_checkpoint
+from kernelbox.client.calls import (
+    Calls,
+    KernelLike as KernelLike,
+    check_meant,
+    wanted_checkpoint,
+)
 from kernelbox.client.conversation import (
     Answer,
     ConnectionLost,
@@ -16,7 +21,14 @@ from kernelbox.client.conversation import (
 )
 from kernelbox.config import Settings, check_whole, in_short
 from kernelbox.errors import BadInput
-from kernelbox.result import Checkpoint, ExecutionResult, KernelRecord, OutputItem, SaveReport
+from kernelbox.result import (
+    Checkpoint,
+    Event,
+    ExecutionResult,
+    KernelRecord,
+    OutputItem,
+    SaveReport,
+)
 from kernelbox.retry import Repair, Run, attempts, check_repair
 from kernelbox.spool import OutputMatch, OutputPage, SpoolReader
 from kernelbox.wire import Frame
@@ -105,6 +117,8 @@ class Box:
         execution_id: str | None = None,
         atomic: bool = False,
         on_input: OnInput | None = None,
+        on_disconnect: str | None = None,
+        idempotency_key: str | None = None,
     ) -> ExecutionResult:
         """Run code in a kernel and wait for its result. Cells that came earlier go first.
 
@@ -125,9 +139,16 @@ class Box:
           threads that no copy can have raises :class:`Unsupported`, and nothing is run.
         - ``on_input(prompt)`` answers ``input()`` in the code; None, or no such function, makes
           ``input()`` fail.
+        - ``on_disconnect``: what becomes of the cell if this process dies meanwhile: it goes on
+          (``"continue"``, the default), or is interrupted (``"interrupt"``, the default of
+          :class:`AsyncBox`, where a call is easily cancelled).
+        - ``idempotency_key``: two calls with the same key and the same request run once, and both
+          get that result, whenever the second comes within 24 hours and whatever has happened to
+          the kernel's variables since. Another request under the same key raises
+          :class:`KeyReused`.
         """
         if on_input is not None:
-            *_, result = self.stream(
+            *_, last = self.events(
                 kernel,
                 code,
                 language=language,
@@ -136,9 +157,11 @@ class Box:
                 execution_id=execution_id,
                 atomic=atomic,
                 on_input=on_input,
+                on_disconnect=on_disconnect or "continue",
+                idempotency_key=idempotency_key,
             )
-            assert isinstance(result, ExecutionResult)
-            return result
+            assert isinstance(last.item, ExecutionResult)
+            return last.item
         request = self._calls.execute_request(
             code,
             language=language,
@@ -146,6 +169,8 @@ class Box:
             expect_epoch=expect_epoch,
             execution_id=execution_id,
             atomic=atomic,
+            on_disconnect=on_disconnect or "continue",
+            idempotency_key=idempotency_key,
         )
         return self._driver.run(self._calls.execute(kernel, request))
 
@@ -168,6 +193,38 @@ class Box:
         code is sent when the first item is asked for. Leaving early (closing the iterator)
         interrupts the cell.
         """
+        events = self.events(
+            kernel,
+            code,
+            language=language,
+            timeout=timeout,
+            expect_epoch=expect_epoch,
+            execution_id=execution_id,
+            atomic=atomic,
+            on_input=on_input,
+        )
+        return (event.item for event in events)
+
+    def events(
+        self,
+        kernel: KernelLike,
+        code: str,
+        *,
+        language: str = "python",
+        timeout: float | None = None,
+        expect_epoch: int | None = None,
+        execution_id: str | None = None,
+        atomic: bool = False,
+        on_input: OnInput | None = None,
+        on_disconnect: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> Iterator[Event]:
+        """As :func:`stream`, with numbers, so that who is cut off can come back with
+        :func:`attach` and miss nothing.
+
+        The arguments are those of :func:`execute`. Leaving early interrupts the cell, unless
+        ``on_disconnect`` is ``"continue"``.
+        """
         request = self._calls.execute_request(
             code,
             language=language,
@@ -177,15 +234,25 @@ class Box:
             atomic=atomic,
             stdin=on_input is not None,
             stream=True,
-            on_disconnect="interrupt",
+            on_disconnect=on_disconnect or "interrupt",
+            idempotency_key=idempotency_key,
         )
-        return self._stream(kernel, request, on_input)
+        return self._follow(kernel, request, on_input)
 
-    def _stream(
+    def attach(self, kernel: KernelLike, execution_id: str, *, start: int = 0) -> Iterator[Event]:
+        """Come back to the execution ``execution_id``, be it waiting, running or finished: what it
+        puts out from event ``start`` on, and its result last.
+
+        Raises :class:`ExecutionNotFound` if it is not kept any more (``KERNELBOX_SPOOL_KEEP``).
+        """
+        return self._follow(kernel, attach_request(execution_id, start), None)
+
+    def _follow(
         self, kernel: KernelLike, request: Frame, on_input: OnInput | None
-    ) -> Iterator[OutputItem | ExecutionResult]:
+    ) -> Iterator[Event]:
         run = self._driver.run
         address = run(self._calls.address(kernel))
+        number = int(request.get("start", 0)) - 1
         for last_try in (False, True):
             conversation = Conversation(request)
             try:
@@ -195,13 +262,15 @@ class Box:
                             answer = on_input(item.prompt) if on_input else None
                             sock.sendall(conversation.answer_input(answer))
                         elif isinstance(item, Answer):
-                            yield ExecutionResult.from_wire(item.content)
+                            yield Event(number + 1, ExecutionResult.from_wire(item.content))
                         elif (shown := shown_item(item)) is not None:
-                            yield shown
+                            number = item.number
+                            yield Event(number, shown)
                 return
             except ConnectionLost as error:
                 if error.connected:
-                    yield run(self._calls.lost_result(kernel, request, error))
+                    result = run(self._calls.lost_result(kernel, request, error))
+                    yield Event(number + 1, result)
                     return
                 if last_try:
                     raise
@@ -515,12 +584,26 @@ class Box:
 
 def shown_item(item: Happened) -> OutputItem | None:
     """An event as a caller sees it; what only matters between machines is passed over."""
+    if item.event.get("kind") == "gap":
+        missing = int(item.event["events"])
+        words = f"[{missing:,} events are missing here: there was more than the spool keeps]"
+        return OutputItem("gap", words, data={"events": missing})
     if item.event.get("kind") not in _SHOWN:
         return None
     shown = OutputItem.from_wire(item.event)
     if shown.text is None:
         shown.text = shown.data.get("text/plain")
     return shown
+
+
+def attach_request(execution_id: str, start: int) -> Frame:
+    """What to ask a kernel for to come back to an execution."""
+    check_meant(execution_id)
+    return {
+        "op": "attach",
+        "execution_id": execution_id,
+        "start": check_whole("start", start, least=0),
+    }
 
 
 def one_or_many(name: str | None, names: Sequence[str] | None) -> Sequence[str]:

@@ -453,6 +453,15 @@ def check_label(label: object) -> str | None:
     return label
 
 
+def check_key(key: object) -> str:
+    """An idempotency key: any printable text that is not too long to be kept for a day."""
+    if not isinstance(key, str) or not key or not key.isprintable() or len(key) > 255:
+        raise BadInput(
+            f"an idempotency key is a printable string of 1 to 255 characters, not {in_short(key)}"
+        )
+    return key
+
+
 def check_epoch(epoch: object) -> int | None:
     """The epoch a caller expects; None expects nothing."""
     return None if epoch is None else check_whole("expect_epoch", epoch)

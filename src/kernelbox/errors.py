@@ -7,6 +7,8 @@
     ├── KernelNotFound      no such kernel, and there never was (also a LookupError)
     │   └── KernelLost      there was one; it says when and why it ended
     ├── CheckpointNotFound  no such checkpoint of that kernel (also a LookupError)
+    ├── ExecutionNotFound   no such execution of that kernel is kept (also a LookupError)
+    ├── KeyReused           an idempotency key came again with another request
     ├── EpochMismatch       the namespace is not the one the caller expects; nothing was run
     ├── StartupFailed       a kernel could not be started, or its startup code failed
     ├── Unsupported         this kernel or this machine cannot do that, and why
@@ -46,6 +48,14 @@ class CheckpointNotFound(BoxError, LookupError):
     """Raised for a checkpoint that is not there; the message names those that are."""
 
 
+class ExecutionNotFound(BoxError, LookupError):
+    """Raised for an execution that a kernel never had, or whose output is not kept any more."""
+
+
+class KeyReused(BoxError):
+    """Raised when an idempotency key comes again with another request. Nothing was run."""
+
+
 class EpochMismatch(BoxError):
     """Raised when ``expect_epoch`` is wrong. Nothing was run; ``details`` has the true epoch."""
 
@@ -70,6 +80,8 @@ _BY_NAME: dict[str, type[BoxError]] = {
         KernelNotFound,
         KernelLost,
         CheckpointNotFound,
+        ExecutionNotFound,
+        KeyReused,
         EpochMismatch,
         StartupFailed,
         Unsupported,

@@ -41,7 +41,8 @@ class OutputItem:
     """One thing that a cell put out.
 
     - ``kind``: ``stream`` (printed text), ``display_data``, ``update_display_data``,
-      ``clear_output``, ``execute_result`` (the value) or ``error``
+      ``clear_output``, ``execute_result`` (the value), ``error``, or, in a stream, ``gap``: output
+      that this reader was too slow for
     - ``text``: the printed text, or the plain text of what was shown; None if it has none
     - ``name``: ``stdout`` or ``stderr``, of a ``stream``
     - ``data``: MIME type to content; of an ``error``, its ``ename``, ``evalue`` and ``traceback``
@@ -184,6 +185,16 @@ class ExecutionResult:
         kept["outputs"] = [OutputItem.from_wire(item) for item in kept.get("outputs", ())]
         kept["attempts"] = [AttemptSnapshot.from_wire(item) for item in kept.get("attempts", ())]
         return cls(**kept)
+
+
+@dataclass(slots=True, frozen=True)
+class Event:
+    """What happened in an execution, in order: ``item`` is an :class:`OutputItem`, but the last is
+    the :class:`ExecutionResult`. Who comes back asks for what is from ``number + 1`` on. Numbers
+    may skip."""
+
+    number: int
+    item: OutputItem | ExecutionResult
 
 
 @dataclass(slots=True)

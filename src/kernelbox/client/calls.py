@@ -18,6 +18,7 @@ from kernelbox.config import (
     check_code,
     check_epoch,
     check_flag,
+    check_key,
     check_label,
     check_language,
     check_name,
@@ -352,11 +353,13 @@ class Calls:
         stdin: bool = False,
         stream: bool = False,
         on_disconnect: str = "continue",
+        idempotency_key: str | None = None,
     ) -> Frame:
         """The request for one execution; bad input is refused here, before anything is sent."""
         settings = self.settings
         limit = settings.execution_timeout if timeout is None else check_timeout(timeout)
-        return {
+        check_choice("on_disconnect", on_disconnect, ("interrupt", "continue"))
+        request = {
             "op": "execute",
             "execution_id": uuid.uuid4().hex if execution_id is None else _check_id(execution_id),
             "code": check_code(code),
@@ -374,6 +377,10 @@ class Calls:
             "stream": stream,
             "on_disconnect": on_disconnect,
         }
+        if idempotency_key is not None:
+            request["key"] = check_key(idempotency_key)
+            request["fingerprint"] = _fingerprint(request, timeout)
+        return request
 
     def checkpoint_request(self, label: str | None) -> Frame:
         return {
@@ -388,7 +395,7 @@ class Calls:
     ) -> Call[Frame]:
         """Ask a kernel something; if it ends meanwhile, the error says why."""
         if "execution_id" in request:
-            _check_meant(request["execution_id"])
+            check_meant(request["execution_id"])
         try:
             return (yield from self._converse(kernel, request, patience=patience))
         except ConnectionLost as error:
@@ -475,7 +482,17 @@ def _check_id(execution_id: object) -> str:
     return execution_id
 
 
-def _check_meant(execution_id: object) -> None:
+def _fingerprint(request: Frame, timeout: float | None) -> str:
+    """Two requests with the same one ask for the same thing. A timeout that was not given does not
+    count: the default may be another after a restart."""
+    import hashlib
+    import json
+
+    asked = [request[name] for name in ("code", "language", "expect_epoch", "atomic")]
+    return hashlib.sha256(json.dumps([*asked, timeout]).encode("ascii")).hexdigest()
+
+
+def check_meant(execution_id: object) -> None:
     """An execution is meant by its id; a whole result is easily passed instead."""
     if isinstance(execution_id, ExecutionResult):
         raise BadInput("execution_id is a string, not a whole result; pass result.execution_id")

@@ -14,6 +14,7 @@ from kernelbox.warden.digest import Digest, bounded
 _MOST_LEFT = 100_000
 
 Result = dict[str, Any]
+Finisher = Callable[[Result], None]
 Subscriber = Callable[[int, Event], None]
 """Told of each event, with its number."""
 
@@ -53,7 +54,10 @@ class Execution:
     most_checkpoints: int = 20
     origin: Any = None
     parent: dict[str, Any] | None = None  # the Jupyter request, for libraries that look at it
-    on_finish: Callable[[Result], None] | None = None
+    finishers: list[Finisher] = field(default_factory=list)
+    """Whoever waits for the result; each is told once."""
+    on_result: Finisher | None = None
+    """Keeps the result for later, whether anybody waits or not."""
     on_input: Callable[[str, bool], None] | None = None
     subscribers: list[Subscriber] = field(default_factory=list)
 
@@ -73,6 +77,16 @@ class Execution:
 
     def __post_init__(self) -> None:
         self.digest = Digest(self.limit)
+
+    @property
+    def ran(self) -> bool:
+        """Whether it left the queue: what did not may be asked for again."""
+        return self.started_at > 0
+
+    @property
+    def awaited(self) -> bool:
+        """Whether anybody waits for the result, or has had it."""
+        return self.finished or bool(self.finishers)
 
     @property
     def finished(self) -> bool:
@@ -113,9 +127,12 @@ class Execution:
             **outcome,
             "notes": notes,
         }
-        on_finish, self.on_finish, self.on_input = self.on_finish, None, None
-        if on_finish is not None:
-            on_finish(self.result)
+        finishers, self.finishers, self.on_input = self.finishers, [], None
+        if self.on_result is not None:
+            self.on_result(self.result)
+            self.on_result = None
+        for finisher in finishers:
+            finisher(self.result)
         # Who asked for it refers to it, and it to them: thousands of such rings would wait for
         # the collector, which comes seldom.
         self.subscribers.clear()

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from kernelbox.errors import BoxError
+from kernelbox.errors import BoxError, ExecutionNotFound
 from kernelbox.inside import linux
 from kernelbox.reactor import Reactor, Timer
 from kernelbox.spool import Event
@@ -24,6 +24,7 @@ from kernelbox.warden.history import History
 from kernelbox.warden.identity import Identity
 from kernelbox.warden.jobs import ForkOrder, Job, Question
 from kernelbox.warden.member import Member, process_facts
+from kernelbox.warden.once import Once
 from kernelbox.warden.parked import Parked
 from kernelbox.warden.shelf import Shelf
 from kernelbox.warden.timetravel import TimeTravel
@@ -66,6 +67,7 @@ class Kernel:
         self.family = family
         self.identity = identity
         self.shelf = shelf
+        self.once = Once(shelf.folder)
         self.epoch = epoch
         self.history = History()
         self.observers: list[Observer] = []
@@ -151,6 +153,19 @@ class Kernel:
                 )
                 return True
         return False
+
+    def find_execution(self, execution_id: str) -> Execution:
+        """One that waits, runs or is kept."""
+        for job in (self.current, *self._queue):
+            if isinstance(job, Execution) and job.id == execution_id:
+                return job
+        found = self.shelf.find(execution_id)
+        if found is None:
+            raise ExecutionNotFound(
+                f"no execution {execution_id!r} of kernel {self.identity.name!r} is kept; "
+                "only the latest are (KERNELBOX_SPOOL_KEEP, KERNELBOX_SPOOL_TOTAL)"
+            )
+        return found
 
     def answer_input(self, execution: Execution, value: str | None) -> None:
         """The client's answer to ``input()``; None: it will not answer."""
@@ -338,7 +353,7 @@ class Kernel:
             return
         if self._startup is not None:
             startup, self._startup, self.current = self._startup, None, None
-            startup.on_finish = None
+            startup.finishers.clear()
             self._cancel_timers()
             self._start_failed(f"the startup code ended the interpreter: {exit.cause}")
             return
@@ -427,6 +442,7 @@ class Kernel:
             "kernel": self.record(),
             "running": running,
             "queued": len(self._queue),
+            "cwd": self.identity.cwd,
             "processes": [*processes, *self.travel.processes],
             "stack": None,
         }
@@ -640,7 +656,7 @@ class Kernel:
             internal=True,
             store_history=False,
             timeout=self.identity.start_timeout + _STARTUP_MARGIN,
-            on_finish=self._startup_finished,
+            finishers=[self._startup_finished],
         )
         self.ready = True
         self._queue.appendleft(self._startup)

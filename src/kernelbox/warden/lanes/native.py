@@ -8,11 +8,18 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any
 
-from kernelbox.errors import BoxError, EpochMismatch, KernelNotFound, Unsupported, to_wire
+from kernelbox.errors import (
+    BoxError,
+    EpochMismatch,
+    ExecutionNotFound,
+    KernelNotFound,
+    Unsupported,
+    to_wire,
+)
 from kernelbox.reactor import Peer
 from kernelbox.spool import Event
 from kernelbox.warden.branching import left_behind
-from kernelbox.warden.execution import Execution, Result, without_bulk
+from kernelbox.warden.execution import Execution, Finisher, Result, without_bulk
 from kernelbox.warden.member import cell_stack
 from kernelbox.wire import Frame, GarbledFrame, build_id
 
@@ -74,6 +81,7 @@ class NativeClient:
         self._family = family
         self._kernel = kernel
         self._running: dict[str, Execution] = {}
+        self._listening: list[tuple[Execution, Finisher]] = []
         self._interrupt_when_gone: set[str] = set()
         self.followers: set[Follower] = set()
         self.owns: Kernel | None = None
@@ -146,9 +154,11 @@ class NativeClient:
         return household.kernel
 
     def _left(self) -> None:
+        for execution, finisher in self._listening:
+            if finisher in execution.finishers:
+                execution.finishers.remove(finisher)
         for execution in list(self._running.values()):
-            execution.on_finish = None
-            if execution.id in self._interrupt_when_gone and not execution.finished:
+            if execution.id in self._interrupt_when_gone and not execution.awaited:
                 self._target({}).cancel(execution.id)
             elif self._kernel is not None and execution.on_input is not None:
                 execution.on_input = None
@@ -167,22 +177,13 @@ class NativeClient:
         kernel = self._target(frame)
         if frame.get("atomic"):
             self._check_fork(kernel, "an atomic cell")
+        key, fingerprint = str(frame.get("key") or ""), str(frame.get("fingerprint"))
+        if key and (before := kernel.once.find(key, fingerprint)) is not None:
+            self._join(request, before, stream=bool(frame.get("stream")))
+            return
         expected = frame.get("expect_epoch")
         if expected is not None and expected != kernel.epoch:
             raise _mismatch(expected, kernel)
-        follower: Follower | None = None
-
-        def finished(result: Result) -> None:
-            self._running.pop(execution.id, None)
-            refusal = result.pop("refusal", None)
-            if result.pop("mismatch", False):
-                self._reply(request, _mismatch(expected, kernel))
-            elif refusal is not None:
-                self._refused(request, follower, refusal)
-            elif follower is not None:
-                follower.result(result)
-            else:
-                self.send_result(request, result)
 
         def wants_input(prompt: str, password: bool) -> None:
             self.send({"id": request, "input": {"prompt": prompt, "password": password}})
@@ -201,16 +202,56 @@ class NativeClient:
             undo=int(frame.get("undo") or 0) if self._family.can_fork else 0,
             undo_cost=float(frame.get("undo_cost") or 0.05),
             most_checkpoints=int(frame.get("most_checkpoints") or 20),
-            on_finish=finished,
             on_input=wants_input if frame.get("stdin") else None,
         )
+        self._listen(request, execution, kernel, stream=bool(frame.get("stream")))
+        if key:
+            kernel.once.begin(key, fingerprint, execution)
         self._running[execution.id] = execution
         if frame.get("on_disconnect") == "interrupt":
             self._interrupt_when_gone.add(execution.id)
-        if frame.get("stream"):
-            follower = Follower(self, request, execution, 0)
-            self.followers.add(follower)
         kernel.submit(execution)
+
+    def _listen(
+        self, request: Any, execution: Execution, kernel: Kernel, *, stream: bool, start: int = 0
+    ) -> None:
+        """Answer with the execution's result when it is there, and its events before if wanted."""
+        follower = Follower(self, request, execution, start) if stream else None
+
+        def finished(result: Result) -> None:
+            self._running.pop(execution.id, None)
+            refusal = result.get("refusal")
+            if result.get("mismatch"):
+                refusal = _mismatch(execution.expect_epoch, kernel)
+            if refusal is not None:
+                self._refused(request, follower, refusal)
+            elif follower is not None:
+                follower.result(result)
+            else:
+                self.send_result(request, result)
+
+        if follower is not None:
+            self.followers.add(follower)
+        if execution.result is not None:
+            finished(execution.result)
+            return
+        execution.finishers.append(finished)
+        self._listening = [pair for pair in self._listening if not pair[0].finished]
+        self._listening.append((execution, finished))
+        if follower is not None:
+            follower.drained()
+
+    def _join(self, request: Any, before: Execution | Result, *, stream: bool) -> None:
+        """The same was asked for before: it is not run again, and this caller hears what came."""
+        kernel = self._target({})
+        if isinstance(before, Execution):
+            self._listen(request, before, kernel, stream=stream)
+            return
+        kept = kernel.shelf.find(str(before["execution_id"])) if stream else None
+        if kept is not None:
+            self._listen(request, kept, kernel, stream=True)
+        else:
+            self.send_result(request, before)
 
     def _refused(self, request: Any, follower: Follower | None, refusal: BoxError) -> None:
         if follower is not None:
@@ -290,21 +331,8 @@ class NativeClient:
     def _op_attach(self, request: Any, frame: Frame) -> None:
         """Come back to an execution, running or finished, from an event number on."""
         kernel = self._target(frame)
-        execution = self._find(kernel, str(frame["execution_id"]))
-        follower = Follower(self, request, execution, int(frame.get("start", 0)))
-        self.followers.add(follower)
-        if execution.result is not None:
-            follower.result(execution.result)
-            return
-        before = execution.on_finish
-
-        def finished(result: Result) -> None:
-            if before is not None:
-                before(result)
-            follower.result(result)
-
-        execution.on_finish = finished
-        follower.drained()
+        execution = kernel.find_execution(str(frame["execution_id"]))
+        self._listen(request, execution, kernel, stream=True, start=int(frame.get("start", 0)))
 
     def _op_input(self, request: Any, frame: Frame) -> None:
         execution = self._running.get(str(frame.get("execution_id")))
@@ -357,9 +385,9 @@ class NativeClient:
 
     def _op_spool(self, request: Any, frame: Frame) -> None:
         kernel = self._target(frame)
-        execution = self._find(kernel, str(frame["execution_id"]))
+        execution = kernel.find_execution(str(frame["execution_id"]))
         if execution.spool is None:
-            raise KernelNotFound(
+            raise ExecutionNotFound(
                 f"execution {execution.id!r} has not started; it has no output yet"
             )
         self._reply(request, execution.spool.manifest())
@@ -426,18 +454,6 @@ class NativeClient:
         self._family.retire_if_idle(
             kernel, float(frame["idle"]), lambda content: self._reply(request, content)
         )
-
-    def _find(self, kernel: Kernel, execution_id: str) -> Execution:
-        current = kernel.current
-        if isinstance(current, Execution) and current.id == execution_id:
-            return current
-        found = kernel.shelf.find(execution_id) or self._running.get(execution_id)
-        if found is None:
-            raise KernelNotFound(
-                f"no execution {execution_id!r} of kernel {kernel.identity.name!r} is kept; "
-                "only the latest are (KERNELBOX_SPOOL_KEEP, KERNELBOX_SPOOL_TOTAL)"
-            )
-        return found
 
 
 def _open(path: object, flags: int) -> int:

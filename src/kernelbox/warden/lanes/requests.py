@@ -138,7 +138,7 @@ class Desk:
             store_history=bool(content.get("store_history", not silent)) and not silent,
             user_expressions=expressions if isinstance(expressions, dict) else {},
             origin=request,
-            on_finish=finished,
+            finishers=[finished],
             on_input=wants_input if stdin else None,
         )
         self._waiting[request] = execution
