@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from kernelbox.errors import BadInput
+from kernelbox.places import PATHS, home_path, whole_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,16 +214,6 @@ VARIABLES: tuple[Variable, ...] = (
 )  # fmt: skip
 
 
-_PATHS = {
-    "registry_path": (".kernelbox/registry.json", "registry.json"),
-    "runtime_dir": (".kernelbox/runtime", "runtime"),
-}
-
-
-def _whole_path(path: str) -> str:
-    return os.path.abspath(os.path.expanduser(path))
-
-
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What the caller wants. :meth:`from_environment` takes what the environment says, with
@@ -274,13 +265,13 @@ class Settings:
             if text:  # `NAME=` in a compose file means the same as no such line
                 values[variable.field] = variable.parse(text)
         if given.get("home"):
-            for name in _PATHS:
+            for name in PATHS:
                 values.pop(name, None)
         values.update(given)
-        for name in _PATHS:
+        for name in PATHS:
             if isinstance(values.get(name), str | os.PathLike):
                 # Whole, so that it beats the home even if it spells out the default.
-                values[name] = _whole_path(values[name])
+                values[name] = whole_path(values[name])
         settings = cls(**values)
         return settings.check() if given else settings
 
@@ -293,11 +284,9 @@ class Settings:
         try:
             if self.home is not None:
                 object.__setattr__(self, "home", os.fspath(self.home))
-            for name, (default, in_home) in _PATHS.items():
-                path = getattr(self, name)
-                if self.home and path == default:
-                    path = os.path.join(self.home, in_home)
-                object.__setattr__(self, name, _whole_path(path))
+            for name in PATHS:
+                path = home_path(name, getattr(self, name), self.home)
+                object.__setattr__(self, name, path)
         except TypeError:
             self.check()  # says which of them is no path
             raise

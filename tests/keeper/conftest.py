@@ -58,7 +58,12 @@ def roots() -> Callable[[Box], list[psutil.Process]]:
         family = _named(box, "warden")
         parents = {process: _parent(process) for process in family}
         pids = {process.pid for process in family}
-        return [process for process, parent in parents.items() if parent not in pids | {0}]
+        # A fork's parent may end while we look, so names count as well.
+        return [
+            process
+            for process, parent in parents.items()
+            if parent not in pids | {0} and _name(process) in ("kb-root", "python", "python3")
+        ]
 
     return find
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import os
 import shutil
 import stat
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 
 from kernelbox.config import Settings
 from kernelbox.errors import BadInput, KeeperUnavailable
+from kernelbox.places import socket_folder
 
 _SOCKET_PATH_LIMIT = 107
 
@@ -60,9 +60,7 @@ def locate(settings: Settings) -> Home:
     registry = os.path.realpath(settings.registry_path)
     runtime = os.path.realpath(settings.runtime_dir)
     owner = os.getpid() if settings.store_backend == "memory" else None
-    key = f"{registry}\0{runtime}" + (f"\0{owner}" if owner else "")
-    digest = hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()[:16]
-    rundir = os.path.join(_base(), digest)
+    rundir = socket_folder(registry, runtime, owner)
     return Home("" if owner else registry, runtime, rundir, owner)
 
 
@@ -122,15 +120,6 @@ def vacate(home: Home) -> None:
         pass
     finally:
         os.close(lock)
-
-
-def _base() -> str:
-    """A short folder that every process of this user agrees on, whatever its environment says."""
-    uid = os.getuid()
-    run = f"/run/user/{uid}"
-    if os.path.isdir(run) and os.access(run, os.W_OK | os.X_OK):
-        return os.path.join(run, "kernelbox")
-    return f"/tmp/kernelbox-{uid}"
 
 
 def _make_private(folder: str) -> None:

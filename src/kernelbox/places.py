@@ -1,0 +1,43 @@
+"""Where a home is, from paths alone. Imports next to nothing: the command line starts here."""
+
+from __future__ import annotations
+
+import os
+
+PATHS = {
+    "registry_path": (".kernelbox/registry.json", "registry.json"),
+    "runtime_dir": (".kernelbox/runtime", "runtime"),
+}
+"""Each path of a home: its default, and its name in the folder of ``KERNELBOX_HOME``."""
+
+
+def whole_path(path: str) -> str:
+    """A path that means the same in every folder."""
+    return os.path.abspath(os.path.expanduser(path))
+
+
+def home_path(field: str, path: str, home: str | None) -> str:
+    """Explicit paths beat the home, which beats the defaults."""
+    default, in_home = PATHS[field]
+    if home and path == default:
+        path = os.path.join(home, in_home)
+    return whole_path(path)
+
+
+def socket_folder(registry: str, runtime: str, owner: int | None = None) -> str:
+    """The short private folder for the sockets of the home that has these files (and, with the
+    memory store, this process)."""
+    from hashlib import sha256
+
+    key = f"{registry}\0{runtime}" + (f"\0{owner}" if owner else "")
+    digest = sha256(key.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    return os.path.join(_base(), digest)
+
+
+def _base() -> str:
+    """A short folder that every process of this user agrees on, whatever its environment says."""
+    uid = os.getuid()
+    run = f"/run/user/{uid}"
+    if os.path.isdir(run) and os.access(run, os.W_OK | os.X_OK):
+        return os.path.join(run, "kernelbox")
+    return f"/tmp/kernelbox-{uid}"
