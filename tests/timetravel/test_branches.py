@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from kernelbox import AsyncBox, BadInput, Box, KernelNotFound, KernelRecord, StartupFailed
-from kernelbox.inside import landlock
+from kernelbox import (
+    AsyncBox,
+    BadInput,
+    Box,
+    KernelNotFound,
+    KernelRecord,
+    StartupFailed,
+    Unsupported,
+)
 
 Waiting = Callable[..., None]
 
@@ -179,15 +187,11 @@ def test_a_template_gives_its_data_and_keeps_its_distance(
     assert (made.made_by, made.parent, made.tags) == ("template", kernel.kernel_id, {"a": 1})
     assert shared_box.get_or_create("made", template=kernel).kernel_id == made.kernel_id
     assert value(shared_box, made, "sum(data)") == "499500"
-    key = "__import__('json').load(open({!r}))['key']"
-    assert value(shared_box, made, key.format(made.connection_file)) != value(
-        shared_box, kernel, key.format(kernel.connection_file)
-    )
+    keys = [json.loads(Path(one.connection_file).read_text())["key"] for one in (made, kernel)]
+    assert keys[0] != keys[1]
     assert value(shared_box, made, "random.random()") != value(
         shared_box, kernel, "random.random()"
     )
-    if not landlock.can_scope():
-        pytest.skip("this Linux has no Landlock with scopes")
     attacks = [
         f"os.kill({pid}, 9)",
         f"open('/proc/{pid}/mem', 'rb').read(1)",
@@ -205,6 +209,63 @@ def test_a_template_gives_its_data_and_keeps_its_distance(
         result = shared_box.execute(made, f"kill -9 {pid}", language="bash")
         assert "not permitted" in result.stderr
     assert value(shared_box, kernel, "len(data)") == "1000"
+
+
+def test_no_door_of_the_template_is_open_to_its_copies(
+    shared_box: Box, kernel: KernelRecord
+) -> None:
+    """Its socket, the keeper's, its connection file (with the key to its ports), and the ways
+    around the hiding of them."""
+    pid = value(shared_box, kernel, "import os, socket, ctypes; os.getpid()")
+    made = shared_box.get_or_create("made", template=kernel)
+    sockets, runtime = os.path.dirname(kernel.address), os.path.dirname(kernel.connection_file)
+    connect = "socket.socket(socket.AF_UNIX).connect({!r})"
+    unmount = "if ctypes.CDLL(None).umount2({!r}, 2): raise PermissionError"
+    attacks = {
+        f"open({kernel.connection_file!r})": "FileNotFoundError",
+        connect.format(kernel.address): "FileNotFoundError",
+        connect.format(os.path.join(sockets, "keeper.sock")): "FileNotFoundError",
+        unmount.format(runtime.encode()): "PermissionError",
+        unmount.format(os.path.dirname(sockets).encode()): "PermissionError",
+        f"open('/proc/{pid}/root{kernel.connection_file}')": "PermissionError",
+        f"os.listdir('/proc/{pid}/cwd/')": "PermissionError",
+        f"os.open('/proc/{pid}/ns/mnt', 0)": "PermissionError",
+        f"os.open('/proc/{pid}/fd/1', os.O_WRONLY)": "PermissionError",
+    }
+    for again in (False, True):
+        if again:
+            shared_box.restart(made)
+            shared_box.execute(made, "import os, socket, ctypes")
+        for attack, ename in attacks.items():
+            result = shared_box.execute(made, attack)
+            assert result.error is not None, attack
+            assert result.error.ename == ename, attack
+        result = shared_box.execute(made, f"ls -A {runtime} {sockets}", language="bash")
+        assert kernel.kernel_id not in result.output
+    # Everything else is as it was: files can be made, moved between folders, and saved.
+    code = "os.makedirs('a'); os.makedirs('b'); open('a/x', 'w').close(); os.rename('a/x', 'b/x')"
+    assert shared_box.execute(made, code).status == "success"
+    with pytest.raises(Unsupported, match="files='share'"):
+        shared_box.branch(made, "of made", files="copy")
+    branch = shared_box.branch(made, "of made")
+    shared_box.restart(branch)
+    result = shared_box.execute(branch, f"open({kernel.connection_file!r})")
+    assert result.error is not None
+    assert result.error.ename == "FileNotFoundError"
+    mark = shared_box.checkpoint(made)
+    shared_box.execute(made, "import os; y = 1")
+    shared_box.rewind(made, mark)
+    result = shared_box.execute(made, connect.format(kernel.address))
+    assert result.error is not None
+    assert result.error.ename == "FileNotFoundError"
+
+
+def test_a_kernel_with_files_of_its_own_is_no_template(
+    shared_box: Box, kernel: KernelRecord
+) -> None:
+    shared_box.branch(kernel, "own files", files="copy")
+    with pytest.raises(Unsupported, match="shares its folder"):
+        shared_box.get_or_create("made", template="own files")
 
 
 def test_what_is_given_with_a_template_is_the_new_kernels_own(

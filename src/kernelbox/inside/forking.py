@@ -14,10 +14,11 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kernelbox.inside import landlock, linux, reaping
+from kernelbox.inside import linux, reaping
 from kernelbox.inside.changes import Folder
 from kernelbox.inside.openfiles import OpenFiles
 from kernelbox.inside.pools import Pools
+from kernelbox.inside.scope import enter
 from kernelbox.wire import READ_SIZE, Decoder, Frame, encode
 
 if TYPE_CHECKING:
@@ -39,8 +40,8 @@ def branch(interpreter: Interpreter, frame: Frame, fds: list[int]) -> None:
     """Fork; the copy moves over to ``fds`` and carries on as an interpreter of its own."""
 
     def carry_on() -> None:
-        if frame.get("scoped"):
-            landlock.enter_scope()
+        if scope := frame.get("scope"):
+            enter(scope)
         interpreter.settle(frame)
         interpreter.attach(fds, frame["token"])
 

@@ -14,8 +14,9 @@ import socket
 import time
 from typing import TYPE_CHECKING, NoReturn
 
-from kernelbox.inside import landlock, linux
+from kernelbox.inside import linux
 from kernelbox.inside.channel import Channel
+from kernelbox.inside.scope import enter
 from kernelbox.wire import Decoder, Frame, GarbledFrame, encode
 
 if TYPE_CHECKING:
@@ -98,8 +99,8 @@ class Stub:
                 os.setsid()
                 linux.die_with_parent()
                 linux.set_dumpable(True)
-                if frame.get("scoped"):
-                    landlock.enter_scope()
+                if scope := frame.get("scope"):
+                    enter(scope)
                 become()  # type: ignore[operator]
             except BaseException as error:
                 with contextlib.suppress(OSError):

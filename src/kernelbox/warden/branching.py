@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernelbox.config import Settings
 from kernelbox.errors import BoxError, StartupFailed, Unsupported
-from kernelbox.inside import landlock
+from kernelbox.inside import scope
 from kernelbox.warden.jobs import ForkOrder, Question
 
 if TYPE_CHECKING:
@@ -34,13 +34,41 @@ class Branching:
         self._method = str(frame.get("method") or "auto")
 
     def start(self) -> None:
-        if self._scoped and not landlock.can_scope():
-            # Without a domain of its own it could read and signal its template: nothing is shared.
-            self._method = "copy"
+        if obstacle := self._obstacle():
+            self._reply(Unsupported(obstacle))
+            return
         if self._method == "copy":
             self._copy(why=None)
         else:
             self._fork()
+
+    def _scope(self) -> Frame | None:
+        if not self._scoped:
+            return None
+        return scope.around(self._settings.runtime_dir, str(self._frame["address"]))
+
+    def _obstacle(self) -> str:
+        """Why what is asked for cannot be had of this kernel here; empty if it can."""
+        identity = self._kernel.identity
+        if identity.scoped and self._frame.get("workspace"):
+            return (
+                f"kernel {identity.name!r} was made from a template and does not see the folder "
+                "that a copy of its files would go to; use files='share'"
+            )
+        if not self._scoped:
+            return ""
+        if identity.workspace:
+            return (
+                f"kernel {identity.name!r} is no template, because its files are a copy of their "
+                "own (files='copy') that no other kernel sees; use a kernel that shares its folder"
+            )
+        if words := scope.obstacle():
+            return (
+                f"no kernel can be made from the template {identity.name!r} here, because nothing "
+                f"would keep it away from the template: {words}. branch({identity.name!r}, …) "
+                "makes a copy that is not kept away."
+            )
+        return ""
 
     def _fail(self, why: str) -> None:
         self._reply(StartupFailed(f"branch {self._frame['name']!r} could not be made: {why}"))
@@ -78,7 +106,7 @@ class Branching:
                 "op": "branch",
                 "token": copy.channel.token,
                 "force": self._method == "fork",
-                "scoped": self._scoped,
+                "scope": self._scope(),
                 **{name: self._frame[name] for name in fields if self._frame.get(name)},
             },
             copy.channel.far,

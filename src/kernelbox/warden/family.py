@@ -164,20 +164,20 @@ class Family(Warden):
     # -- members ----------------------------------------------------------------------------
 
     def start_interpreter(self, kernel: Kernel) -> PythonMember:
-        return self._new_member(kernel, scoped=kernel.identity.scoped)
+        return self._new_member(kernel, scope=kernel.scope)
 
     def start_bash(self, kernel: Kernel, cwd: str) -> BashMember:
         self._tags += 1
         member = BashMember(self.reactor, kernel.bash)
         self._starting[self._tags] = member
         order, fds = member.order(cwd, kernel.identity.environ)
-        order["scoped"] = kernel.identity.scoped
+        order["scope"] = kernel.scope
         self._stub.send({"op": "spawn", "tag": self._tags, **order}, fds)
         member.handed_over()
         return member
 
     def _new_member(
-        self, owner: MemberOwner, *, start: bool = True, scoped: bool = False
+        self, owner: MemberOwner, *, start: bool = True, scope: Frame | None = None
     ) -> PythonMember:
         member = PythonMember(self.reactor, owner)
         member.oom_before = oom_kills()
@@ -189,7 +189,7 @@ class Family(Warden):
                     "op": "interpreter",
                     "tag": self._tags,
                     "token": member.channel.token,
-                    "scoped": scoped,
+                    "scope": scope,
                     "fds": len(member.channel.far),
                 },
                 member.channel.far,

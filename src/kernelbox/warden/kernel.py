@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from kernelbox.errors import BoxError, ExecutionNotFound
-from kernelbox.inside import linux
+from kernelbox.inside import linux, scope
 from kernelbox.reactor import Reactor, Timer
 from kernelbox.spool import Event
 from kernelbox.warden.background import Background
@@ -276,6 +276,14 @@ class Kernel:
         runtime = os.path.dirname(os.path.realpath(self.shelf.folder))
         sockets = os.path.dirname(os.path.realpath(self.identity.address))
         return [runtime, os.path.dirname(runtime), sockets, os.path.dirname(sockets)]
+
+    @property
+    def scope(self) -> Frame | None:
+        """What its processes have to keep away from; None: nothing."""
+        if not self.identity.scoped:
+            return None
+        runtime = os.path.dirname(os.path.realpath(self.shelf.folder))
+        return scope.around(runtime, self.identity.address)
 
     def refuse(self, job: Execution, refusal: BoxError) -> None:
         """Answer a job with an error of ours: it was not run."""
