@@ -18,6 +18,7 @@ class Recipe:
     name: str
     packages: tuple[str, ...]
     checkout: Path | None = None
+    extra: str = ""
     compiled: bool = True
 
     def without_bytecode(self) -> Recipe:
@@ -26,7 +27,7 @@ class Recipe:
 
     def fingerprint(self) -> str:
         """Changes when the environment has to be made again."""
-        parts = [sys.version, *self.packages]
+        parts = [sys.version, *self.packages, self.extra]
         if self.checkout is not None:
             parts.append((self.checkout / "pyproject.toml").read_text())
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
@@ -70,7 +71,10 @@ def ignore(folder: Path) -> None:
 def _make(recipe: Recipe, place: Path, python: Path) -> None:
     what = [*recipe.packages]
     if recipe.checkout is not None:
-        what += ["-e", str(recipe.checkout)]
+        what += [
+            "-e",
+            f"{recipe.checkout}[{recipe.extra}]" if recipe.extra else str(recipe.checkout),
+        ]
     uv = shutil.which("uv") or _beside_this_python("uv")
     if uv is not None:
         _run([uv, "venv", "--quiet", "--python", sys.executable, str(place)])
