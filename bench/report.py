@@ -21,7 +21,7 @@ GROWTH = (
     "the crowd. *Proportional* memory (PSS) charges shared pages to those who share them."
 )
 COMMANDS = (
-    "```\npython bench/compare.py            # everything, under 12 minutes; writes this page\n"
+    "```text\npython bench/compare.py            # everything, under 12 minutes; writes this page\n"
     "python bench/compare.py --quick    # fewer samples, under 3 minutes; prints only\n```"
 )
 METHOD = (

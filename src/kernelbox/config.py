@@ -322,7 +322,10 @@ class Settings:
 _FIELDS = frozenset(variable.field for variable in VARIABLES)
 _PREFIX = "KERNELBOX_"
 # Of our scripts, tests and benchmarks.
-_NOT_SETTINGS = tuple(_PREFIX + word for word in ("TEST_", "BENCH_", "DEMO_", "SOAK"))
+# Of our scripts, and of the HTTP service, which has settings of its own.
+_NOT_SETTINGS = tuple(
+    _PREFIX + word for word in ("TEST_", "BENCH_", "DEMO_", "SOAK", "API_", "CORS_", "HTTP_")
+)
 _NEAR = 0.7
 _told: set[str] = set()
 _looked_at = -1

@@ -321,7 +321,8 @@ class NativeClient:
             for note in (*facts["notes"], *left_behind(missing, "loaded")):
                 kernel.identity.note(note)
             self._family.kernel_changed(kernel)
-            self._reply(request, {"record": kernel.record()})
+            # Loading is what it is busy with until this answer has been given.
+            self._reply(request, {"record": {**kernel.record(), "status": "idle"}})
 
         fields = {"start": 0, "pieces": frame["pieces"], "manifest": frame["manifest"]}
         kernel.ask("load", fields, on_answer=answered, fds=[fd])

@@ -1,0 +1,1 @@
+"""The command line: ``kernelbox …``. Each command imports only what it uses."""
