@@ -65,7 +65,7 @@ def test_a_session_comes_back(shared_box: Box, kernel: KernelRecord, tmp_path: P
     assert path.stat().st_mode & 0o777 == 0o600
     shared_box.destroy(kernel)
     loaded = shared_box.load("again", str(path))
-    assert loaded.made_by == "load"
+    assert (loaded.made_by, loaded.status) == ("load", "idle")
     assert sorted(n.split()[2] for n in loaded.notes if n.startswith("not loaded")) == [
         "g", "lock", "s",
     ]  # fmt: skip

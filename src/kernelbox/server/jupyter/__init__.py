@@ -1,0 +1,1 @@
+"""Jupyter's own dialect: its REST routes, and its channels over a WebSocket."""

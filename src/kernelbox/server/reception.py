@@ -1,0 +1,239 @@
+"""Reception: what all requests share, and the kernels as each guest may see them.
+
+Where there are tenants, a kernel is called ``tenant::name`` in the home. A guest never hears of the
+prefix, nor of anybody else's kernels: names get it on the way in and lose it on the way out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import re
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import HTTPConnection
+
+from kernelbox.async_box import AsyncBox
+from kernelbox.box import Box
+from kernelbox.config import Settings
+from kernelbox.errors import BoxError, KernelNotFound
+from kernelbox.result import KernelRecord
+from kernelbox.server.errors import Refused, content_of
+from kernelbox.server.jupyter.lines import Lines
+from kernelbox.server.settings import ServerSettings
+
+_BETWEEN = "::"
+_ID = re.compile(r"[0-9a-f]{8,}(-[0-9a-f]+)*")
+_MOST_REMEMBERED = 10_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Underway:
+    """An execution that a client waits for, and the task that waits with it."""
+
+    kernel: str
+    execution_id: str
+    on_disconnect: str
+    waiting: asyncio.Task[Any] | None
+
+
+class Reception:
+    """One per app: the box, what runs, and what is being made."""
+
+    def __init__(
+        self, settings: Settings, server: ServerSettings, *, tenants: bool, walls: bool
+    ) -> None:
+        """``walls``: whether kernels of tenants are kept apart, without which none are made."""
+        self.settings = settings
+        self.server = server
+        self.tenants = tenants
+        self.walls = walls
+        self.box = AsyncBox(settings)
+        # For what reads files: in threads, so that a large file delays nobody.
+        self.blocking = Box(settings)
+        self.lines = Lines()
+        self.sessions: dict[str, dict[str, Any]] = {}
+        """Which document uses which kernel, as Jupyter clients told us."""
+        self.started_at = time.time()
+        self.underway: set[Underway] = set()
+        self.making: set[str] = set()
+        self._names: dict[str, str] = {}
+
+    @property
+    def data_dir(self) -> str:
+        beside = os.path.join(os.path.dirname(self.settings.registry_path), "server")
+        return os.path.abspath(self.server.data_dir or beside)
+
+    async def close(self) -> None:
+        await self.lines.close()
+        await self.box.close()
+        self.blocking.close()
+
+    def guest(self, connection: HTTPConnection) -> Guest:
+        return Guest(self, connection.scope["state"].get("tenant"))
+
+    async def end_all(self) -> None:
+        """Interrupt what clients wait for; what was to go on without them goes on without us."""
+        underway = list(self.underway)
+        for execution in underway:
+            if execution.on_disconnect == "continue" and execution.waiting is not None:
+                execution.waiting.cancel()
+        await asyncio.gather(
+            *(
+                self.box.cancel(execution.kernel, execution.execution_id)
+                for execution in underway
+                if execution.on_disconnect == "interrupt"
+            ),
+            return_exceptions=True,
+        )
+
+    async def name_of(self, kernel_id: str) -> str | None:
+        """The name of the kernel with an id. Neither changes nor comes back, so it is kept."""
+        if kernel_id not in self._names:
+            if len(self._names) > _MOST_REMEMBERED:
+                self._names.clear()
+            for record in await self.box.list_kernels():
+                self._names[record.kernel_id] = record.name
+        return self._names.get(kernel_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Guest:
+    """Somebody at the reception: a tenant, or, where there are none, anybody."""
+
+    reception: Reception
+    tenant: str | None
+
+    @property
+    def prefix(self) -> str:
+        return "" if self.tenant is None else self.tenant + _BETWEEN
+
+    async def kernel(self, key: str) -> str:
+        """What the box knows a guest's kernel by, from the id or the name that they gave."""
+        if self.tenant is None:
+            return key
+        if _ID.fullmatch(key):
+            name = await self.reception.name_of(key)
+            if name is not None and name.startswith(self.prefix):
+                return key
+        return self.prefix + key
+
+    async def records(self) -> list[KernelRecord]:
+        """The guest's kernels, as the home calls them."""
+        found = await self.reception.box.list_kernels()
+        return [record for record in found if record.name.startswith(self.prefix)]
+
+    async def kernels(self, *, refresh: bool = False) -> list[KernelRecord]:
+        """The guest's kernels, as the guest calls them."""
+        found = await self.reception.box.list_kernels(refresh=refresh)
+        return [self.shown(record) for record in found if record.name.startswith(self.prefix)]
+
+    def shown(self, record: KernelRecord) -> KernelRecord:
+        """A record as the guest may see it: places on this machine are no tenant's business."""
+        if self.tenant is not None:
+            record.name = record.name.removeprefix(self.prefix)
+            record.address = record.connection_file = ""
+        return record
+
+    def record(self, record: KernelRecord) -> dict[str, Any]:
+        """A record as JSON."""
+        age = max(0.0, time.time() - record.created_at)
+        return {**self.shown(record).to_dict(), "age_seconds": round(age, 3)}
+
+    def error(self, error: BoxError) -> dict[str, Any]:
+        """An error as the guest may see it."""
+        content = content_of(error)
+        if self.tenant is not None:
+            if type(error) is KernelNotFound:  # its words name the kernels that there are
+                content["message"] = "you have no such kernel"
+            content["message"] = content["message"].replace(self.prefix, "")
+            content["details"] = {
+                name: value.replace(self.prefix, "") if isinstance(value, str) else value
+                for name, value in content["details"].items()
+            }
+        return content
+
+    def key(self, text: str | None) -> str | None:
+        """An idempotency key in the guest's own scope."""
+        if text is None:
+            return None
+        return hashlib.sha256(f"{self.prefix}{text}".encode()).hexdigest()
+
+    def folder(self, name: str) -> str | None:
+        """Where a new kernel of the guest starts: tenants have folders of their own."""
+        if self.tenant is None or not self.reception.walls:
+            return None
+        folder = os.path.join(self.reception.data_dir, "folders", self.tenant, name)
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        return folder
+
+    def may_see(self, folder: str) -> bool:
+        """Whether files there are the guest's: a loaded session brings a folder along."""
+        if self.tenant is None:
+            return True
+        mine = os.path.realpath(os.path.join(self.reception.data_dir, "folders", self.tenant))
+        return os.path.realpath(folder).startswith(mine + os.sep)
+
+    @asynccontextmanager
+    async def making(self, names: list[str], *, fresh: bool = True) -> AsyncIterator[list[str]]:
+        """Room for new kernels, by the names that the home will know them by.
+
+        ``fresh``: there must be none of that name. The names are taken while they are made, so that
+        of two who ask at once one is refused, and both are counted.
+        """
+        reception = self.reception
+        if self.tenant is not None and not reception.walls:
+            raise Refused(
+                403,
+                "WallsMissing",
+                "there are several tenants, whose kernels must have walls between them; this "
+                "version has no walls yet, so no kernel is made",
+                hint="run one service per tenant, each as another user, with KERNELBOX_API_TOKEN",
+            )
+        wanted = [self.prefix + name for name in names]
+        if len(set(wanted)) < len(wanted):
+            raise self._taken(max(wanted, key=wanted.count))
+        busy = reception.making.intersection(wanted)
+        if fresh and busy:
+            raise self._taken(busy.pop())
+        # Taken before anybody is asked what there is: what is made meanwhile is in the one or the
+        # other.
+        new = set(wanted) - reception.making
+        reception.making |= new
+        try:
+            live = {record.name for record in await self.records()}
+            if fresh and not live.isdisjoint(wanted):
+                raise self._taken(live.intersection(wanted).pop())
+            self._check_room(live, set(wanted))
+            yield wanted
+        finally:
+            reception.making -= new
+
+    def _check_room(self, live: set[str], wanted: set[str]) -> None:
+        reception = self.reception
+        making = {name for name in reception.making if name.startswith(self.prefix)}
+        if wanted <= live or len(live | making) <= reception.server.max_kernels:
+            return
+        raise Refused(
+            429,
+            "TooManyKernels",
+            f"there are {len((live | making) - wanted)} kernels, and there may be "
+            f"{reception.server.max_kernels}",
+            hint="DELETE one that is not needed; KERNELBOX_HTTP_MAX_KERNELS is the limit",
+            headers={"retry-after": "10"},
+        )
+
+    def _taken(self, name: str) -> Refused:
+        name = name.removeprefix(self.prefix)
+        return Refused(
+            409,
+            "NameTaken",
+            f"there is a kernel named {name!r} already",
+            hint="choose another name, or DELETE that kernel first",
+            details={"name": name},
+        )

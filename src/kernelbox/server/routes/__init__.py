@@ -1,0 +1,26 @@
+"""The routes, a module for each subject; ``ROUTERS`` has the busiest first."""
+
+from kernelbox.server.routes import (
+    executions,
+    files,
+    health,
+    kernels,
+    metrics,
+    saved,
+    sessions,
+    timetravel,
+    websocket,
+)
+
+ROUTERS = (
+    executions.hot,
+    executions.router,
+    sessions.router,
+    kernels.router,
+    health.router,
+    timetravel.router,
+    saved.router,
+    files.router,
+    metrics.router,
+    websocket.router,
+)

@@ -1,0 +1,203 @@
+"""Running the service: what ``kernelbox serve`` does."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import socket
+import sys
+from dataclasses import replace
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from kernelbox.config import Settings
+from kernelbox.errors import BadInput
+from kernelbox.server.protocol import patient_for
+from kernelbox.server.reception import Reception
+from kernelbox.server.safety import is_loopback
+from kernelbox.server.settings import ServerSettings
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+_AFTER_DRAIN = 5
+"""Seconds that interrupted cells have to say their last words."""
+
+
+def serve(
+    host: str = "127.0.0.1",
+    port: int = 8080,
+    *,
+    reload: bool = False,
+    tokens: str | None = None,
+    tls_cert: str | None = None,
+    tls_key: str | None = None,
+    on_exit: str | None = None,
+    drain: float | None = None,
+    access_log: bool = False,
+    server: ServerSettings | None = None,
+    settings: Settings | None = None,
+) -> None:
+    """Serve until a signal says to end. Returns when all is closed.
+
+    - ``port`` 0 takes any free one; the line on standard error says which
+    - ``reload``: start again when a file of the code changes; for development
+    - ``tokens``: a file of tenants, instead of ``KERNELBOX_API_TOKEN``
+    - ``tls_cert``, ``tls_key``: PEM files; with them it speaks https
+    - ``on_exit``: ``"keep"`` the kernels or ``"wipe"`` them
+    - ``drain``: seconds that running cells have left when it is told to end; then they are
+      interrupted, but for those that were to go on without their client
+
+    Bound to more than loopback it needs a token: without one, it makes one and prints it.
+    """
+    server = server or ServerSettings.from_environment()
+    if tokens is not None:
+        server = replace(server, tokens_file=tokens)
+    if on_exit is not None:
+        server = replace(server, on_exit=on_exit)
+    if drain is not None:
+        server = replace(server, drain=drain)
+    _check_tls(tls_cert, tls_key)
+    if not (server.api_token or server.tokens_file or _is_local(host)):
+        server = replace(server, api_token=secrets.token_urlsafe(32))
+        _say(
+            f"KernelBox is bound to {host}, which others can reach, so it needs a token; "
+            f"this one is for this run (KERNELBOX_API_TOKEN sets it):\n  {server.api_token}"
+        )
+    if reload:
+        _serve_and_reload(host, port, server, tls_cert=tls_cert, tls_key=tls_key)
+        return
+    from kernelbox.server.app import create_app
+
+    app = create_app(server, settings=settings)
+    run_app(app, host, port, tls_cert=tls_cert, tls_key=tls_key, access_log=access_log)
+
+
+def run_app(
+    app: FastAPI,
+    host: str,
+    port: int,
+    *,
+    tls_cert: str | None = None,
+    tls_key: str | None = None,
+    access_log: bool = False,
+) -> None:
+    """Serve an app of :func:`kernelbox.server.app.create_app`."""
+    reception: Reception = app.state.reception
+    listening = _listen(host, port)
+    config = uvicorn.Config(
+        app,
+        http=patient_for(reception.server.body_timeout),
+        ws_max_size=reception.server.max_body,
+        access_log=access_log,
+        log_level="info" if access_log else "warning",
+        server_header=False,
+        # Not uvloop: with more connections than kernels some of them wait for seconds, and it is no
+        # faster here.
+        loop="asyncio",
+        ssl_certfile=tls_cert,
+        ssl_keyfile=tls_key,
+        timeout_graceful_shutdown=int(reception.server.drain) + _AFTER_DRAIN,
+    )
+    scheme = "https" if tls_cert else "http"
+    address = listening.getsockname()
+    name = f"[{address[0]}]" if ":" in address[0] else address[0]
+    with listening:
+        server = DrainingServer(
+            config, reception, words=f"KernelBox listens on {scheme}://{name}:{address[1]}"
+        )
+        server.run(sockets=[listening])
+
+
+class DrainingServer(uvicorn.Server):
+    """Gives running cells their time when it is told to end, and then interrupts them."""
+
+    def __init__(self, config: uvicorn.Config, reception: Reception, *, words: str) -> None:
+        super().__init__(config)
+        self._reception = reception
+        self._words = words
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """End well, so that whoever called us goes on; a second Ctrl-C does not wait."""
+        if self.should_exit and sig == signal.SIGINT:
+            self.force_exit = True
+        self.should_exit = True
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            _say(self._words)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        draining = asyncio.ensure_future(self._drain())
+        try:
+            await super().shutdown(sockets)
+        finally:
+            draining.cancel()
+            await asyncio.wait({draining})
+
+    async def _drain(self) -> None:
+        """An interrupted cell still answers its client, with its output and what became of it."""
+        await asyncio.sleep(self._reception.server.drain)
+        await self._reception.end_all()
+
+
+def _serve_and_reload(
+    host: str, port: int, server: ServerSettings, *, tls_cert: str | None, tls_key: str | None
+) -> None:
+    """The app is made anew in another process each time, so it is told by the environment."""
+    given = {
+        "KERNELBOX_API_TOKEN": server.api_token,
+        "KERNELBOX_HTTP_TOKENS_FILE": server.tokens_file,
+        "KERNELBOX_HTTP_ON_EXIT": server.on_exit,
+        "KERNELBOX_HTTP_DRAIN": str(server.drain),
+    }
+    os.environ.update({name: value for name, value in given.items() if value})
+    uvicorn.run(
+        "kernelbox.server.app:app",
+        host=host,
+        port=port,
+        reload=True,
+        reload_dirs=[os.path.dirname(os.path.dirname(os.path.abspath(__file__)))],
+        server_header=False,
+        loop="asyncio",
+        ssl_certfile=tls_cert,
+        ssl_keyfile=tls_key,
+        timeout_graceful_shutdown=int(server.drain) + _AFTER_DRAIN,
+    )
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, address = found[0][0], found[0][4]
+        return socket.create_server(address, family=family, backlog=2048)
+    except (OSError, OverflowError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise BadInput(
+            f"{host}:{port} cannot be listened on: {why or error}. "
+            "Choose another port (0 takes any free one), or end what listens there.",
+            host=host,
+            port=port,
+        ) from None
+
+
+def _is_local(host: str) -> bool:
+    return host == "localhost" or is_loopback(host)
+
+
+def _check_tls(cert: str | None, key: str | None) -> None:
+    if (cert is None) != (key is None):
+        raise BadInput("TLS needs both a certificate and a key: tls_cert and tls_key")
+    for path in filter(None, (cert, key)):
+        if not os.access(path, os.R_OK):
+            raise BadInput(f"the file {path!r} for TLS cannot be read")
+
+
+def _say(words: str) -> None:
+    sys.stderr.write(words + "\n")
+    sys.stderr.flush()

@@ -1,0 +1,177 @@
+"""The settings of the HTTP service: read once from the environment, frozen, and passed down.
+
+One table, :data:`VARIABLES`, as in ``kernelbox.config``: parsing and documentation follow it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kernelbox.config import Kind, Variable
+from kernelbox.errors import BadInput
+
+_TOKEN = Kind(
+    "a token: printable ASCII without spaces",
+    str,
+    lambda value: value is None or (value.isascii() and value.isprintable() and " " not in value),
+)
+_PATH = Kind("a path", str, lambda value: value is None or (value != "" and "\0" not in value))
+_ON_EXIT = Kind("keep or wipe", str, lambda value: value in ("keep", "wipe"))
+
+
+def _is_origin(text: str) -> bool:
+    scheme, separator, rest = text.partition("://")
+    return scheme in ("http", "https") and separator != "" and rest != "" and "/" not in rest
+
+
+def _read_words(text: str) -> tuple[str, ...]:
+    return tuple(word.lower() for word in text.replace(",", " ").split())
+
+
+_ORIGINS = Kind(
+    "a list of origins like https://example.org",
+    _read_words,
+    lambda value: isinstance(value, tuple) and all(map(_is_origin, value)),
+)
+_HOSTS = Kind(
+    "a list of host names, without ports",
+    _read_words,
+    lambda value: isinstance(value, tuple) and not any("/" in word for word in value),
+)
+
+
+def _count(least: int) -> Kind:
+    return Kind(
+        f"a whole number from {least} on",
+        int,
+        lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= least,
+    )
+
+
+def _seconds(*, zero: bool) -> Kind:
+    def fits(value: Any) -> bool:
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            return False
+        return math.isfinite(value) and (value >= 0 if zero else value > 0)
+
+    return Kind(f"a number of seconds{', 0 or more' if zero else ' above 0'}", float, fits)
+
+
+VARIABLES: tuple[Variable, ...] = (
+    Variable(
+        "KERNELBOX_API_TOKEN", "api_token", "", _TOKEN,
+        "The token that requests must carry; required when bound to more than loopback",
+    ),
+    Variable(
+        "KERNELBOX_HTTP_TOKENS_FILE", "tokens_file", "", _PATH,
+        "A file of tenants, one name:token per line, who cannot see each other's kernels",
+    ),
+    Variable(
+        "KERNELBOX_CORS_ORIGINS", "cors_origins", "", _ORIGINS,
+        "Origins whose web pages may call the service; none by default",
+    ),
+    Variable(
+        "KERNELBOX_HTTP_HOSTS", "hosts", "", _HOSTS,
+        "Further host names that the service goes by on loopback, behind a proxy for example",
+    ),
+    Variable(
+        "KERNELBOX_HTTP_MAX_BODY", "max_body", str(16 << 20), _count(1024),
+        "Bytes that a JSON body may have",
+    ),
+    Variable(
+        "KERNELBOX_HTTP_MAX_UPLOAD", "max_upload", "0", _count(0),
+        "Bytes that an uploaded file may have; 0: as many as the disk has room for",
+    ),
+    Variable(
+        "KERNELBOX_HTTP_BODY_TIMEOUT", "body_timeout", "30", _seconds(zero=False),
+        "Seconds that a JSON body may take to arrive, and each piece of an upload",
+    ),
+    Variable(
+        "KERNELBOX_HTTP_SEARCH_TIMEOUT", "search_timeout", "10", _seconds(zero=False),
+        "Seconds that a search in an execution's output may take",
+    ),
+    Variable(
+        "KERNELBOX_HTTP_MAX_CONCURRENCY", "max_concurrency", "1000", _count(1),
+        "Requests at the same time; one more is told to come back later",
+    ),
+    Variable(
+        "KERNELBOX_HTTP_MAX_CONCURRENCY_PER_TOKEN", "max_concurrency_per_token", "256", _count(1),
+        "Requests of one tenant at the same time",
+    ),
+    Variable(
+        "KERNELBOX_HTTP_MAX_KERNELS", "max_kernels", "200", _count(1),
+        "Kernels that there may be, of each tenant if there are tenants",
+    ),
+    Variable(
+        "KERNELBOX_HTTP_KEEP_ALIVE", "keep_alive", "15", _seconds(zero=False),
+        "Seconds of silence after which an event stream sends a comment",
+    ),
+    Variable(
+        "KERNELBOX_HTTP_DRAIN", "drain", "10", _seconds(zero=True),
+        "Seconds that running cells have left when the service is told to end",
+    ),
+    Variable(
+        "KERNELBOX_HTTP_ON_EXIT", "on_exit", "keep", _ON_EXIT,
+        "keep: kernels outlive the service; wipe: they end with it",
+    ),
+    Variable(
+        "KERNELBOX_HTTP_DATA_DIR", "data_dir", "", _PATH,
+        "Where saved sessions and tenants' folders are; default: server/ beside the registry",
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """What the operator wants. :meth:`from_environment` takes what the environment says, with
+    exceptions by keyword; ``ServerSettings(…)`` alone takes defaults."""
+
+    api_token: str | None = None
+    tokens_file: str | None = None
+    cors_origins: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+    max_body: int = 16 << 20
+    max_upload: int = 0
+    body_timeout: float = 30.0
+    search_timeout: float = 10.0
+    max_concurrency: int = 1000
+    max_concurrency_per_token: int = 256
+    max_kernels: int = 200
+    keep_alive: float = 15.0
+    drain: float = 10.0
+    on_exit: str = "keep"
+    data_dir: str | None = None
+
+    @classmethod
+    def from_environment(
+        cls, environ: Mapping[str, str] | None = None, **given: Any
+    ) -> ServerSettings:
+        """The settings that the environment asks for, but for those ``given`` by keyword; a bad
+        value raises :class:`BadInput`."""
+        environ = os.environ if environ is None else environ
+        values: dict[str, Any] = {}
+        for variable in VARIABLES:
+            text = environ.get(variable.name)
+            if text and variable.field not in given:
+                values[variable.field] = variable.parse(text)
+        return cls(**values, **given)
+
+    def __post_init__(self) -> None:
+        for variable in VARIABLES:
+            value = getattr(self, variable.field)
+            if not variable.kind.fits(value):
+                # The value itself stays out of the message: it may be a token.
+                raise BadInput(
+                    f"the setting {variable.field} of the HTTP service takes {variable.kind.takes}",
+                    field=variable.field,
+                )
+
+
+def forget_secrets() -> None:
+    """Take out of our environment what opens the service: kernels inherit the rest."""
+    for name in ("KERNELBOX_API_TOKEN", "KERNELBOX_HTTP_TOKENS_FILE", "OTEL_EXPORTER_OTLP_HEADERS"):
+        os.environ.pop(name, None)
