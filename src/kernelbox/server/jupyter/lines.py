@@ -158,7 +158,7 @@ class Lines:
     """The open lines, by kernel and by the session that a client says it is."""
 
     def __init__(self) -> None:
-        self._context = zmq.asyncio.Context()
+        self._context: zmq.asyncio.Context | None = None  # until the first client comes
         self._lines: dict[tuple[str, str], Line] = {}
         self._timers: dict[tuple[str, str], asyncio.TimerHandle] = {}
         self._closing: set[asyncio.Task[None]] = set()
@@ -180,6 +180,8 @@ class Lines:
         if line is not None:
             # Somebody else goes by that name, or the kernel is gone: theirs stays theirs.
             key = (record.kernel_id, f"{session}/{id(object())}")
+        if self._context is None:
+            self._context = zmq.asyncio.Context()
         line = Line(record, self._context)
         self._lines[key] = line
         try:
@@ -215,4 +217,5 @@ class Lines:
         await asyncio.gather(*(line.close() for line in self._lines.values()))
         await asyncio.gather(*self._closing)
         self._lines.clear()
-        self._context.destroy(linger=0)
+        if self._context is not None:
+            self._context.destroy(linger=0)
