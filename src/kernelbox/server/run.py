@@ -8,6 +8,7 @@ import secrets
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -85,8 +86,12 @@ def run_app(
     tls_cert: str | None = None,
     tls_key: str | None = None,
     access_log: bool = False,
+    on_ready: Callable[[int], None] | None = None,
 ) -> None:
-    """Serve an app of :func:`kernelbox.server.app.create_app`."""
+    """Serve an app of :func:`kernelbox.server.app.create_app`.
+
+    ``on_ready`` is told the port when requests are answered; otherwise a line on standard error is.
+    """
     reception: Reception = app.state.reception
     listening = _listen(host, port)
     config = uvicorn.Config(
@@ -107,19 +112,21 @@ def run_app(
     address = listening.getsockname()
     name = f"[{address[0]}]" if ":" in address[0] else address[0]
     with listening:
-        server = DrainingServer(
-            config, reception, words=f"KernelBox listens on {scheme}://{name}:{address[1]}"
-        )
+        words = f"KernelBox listens on {scheme}://{name}:{address[1]}"
+        ready = (lambda: on_ready(address[1])) if on_ready else (lambda: _say(words))
+        server = DrainingServer(config, reception, ready=ready)
         server.run(sockets=[listening])
 
 
 class DrainingServer(uvicorn.Server):
     """Gives running cells their time when it is told to end, and then interrupts them."""
 
-    def __init__(self, config: uvicorn.Config, reception: Reception, *, words: str) -> None:
+    def __init__(
+        self, config: uvicorn.Config, reception: Reception, *, ready: Callable[[], None]
+    ) -> None:
         super().__init__(config)
         self._reception = reception
-        self._words = words
+        self._ready = ready
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """End well, so that whoever called us goes on; a second Ctrl-C does not wait."""
@@ -130,7 +137,7 @@ class DrainingServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
-            _say(self._words)
+            self._ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         draining = asyncio.ensure_future(self._drain())

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import json
 import socket
+import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -51,9 +52,11 @@ class Line:
 
     async def open(self) -> None:
         """Return when nothing that the kernel says can be missed any more."""
+        # One name on all channels: a question of input() finds the client by it.
+        name = uuid.uuid4().hex.encode()
         for channel in _DEALERS:
-            self._connect(channel, zmq.DEALER)
-        iopub = self._connect("iopub", zmq.SUB)
+            self._connect(channel, zmq.DEALER, name)
+        iopub = self._connect("iopub", zmq.SUB, name)
         iopub.setsockopt(zmq.SUBSCRIBE, b"")
         for channel, sock in self._sockets.items():
             self._tasks.append(asyncio.create_task(self._listen(channel, sock)))
@@ -95,8 +98,9 @@ class Line:
         for sock in self._sockets.values():
             sock.close(linger=0)
 
-    def _connect(self, channel: str, kind: int) -> zmq.asyncio.Socket:
+    def _connect(self, channel: str, kind: int, name: bytes) -> zmq.asyncio.Socket:
         sock = self._context.socket(kind)
+        sock.setsockopt(zmq.IDENTITY, name)
         sock.setsockopt(zmq.SNDHWM, 0)
         sock.setsockopt(zmq.RCVHWM, 0)
         ip = "127.0.0.1" if self._info["ip"] in ("", "*", "0.0.0.0") else self._info["ip"]

@@ -1,0 +1,54 @@
+"""The few REST calls that a client of the gateway makes."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+from typing import Any
+
+
+class NobodyThere(Exception):
+    """Nothing answers at that address."""
+
+
+class Refused(RuntimeError):
+    """The gateway answered with an error; the message is its own."""
+
+
+class Service:
+    """Where a gateway is, and the token it wants."""
+
+    def __init__(self, host: str, port: int, token: str | None) -> None:
+        self._host = host
+        self._port = port
+        self.headers = {"Authorization": f"Bearer {token}"} if token else {}
+
+    def websocket(self, path: str) -> str:
+        name = f"[{self._host}]" if ":" in self._host else self._host
+        return f"ws://{name}:{self._port}{path}"
+
+    async def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        """The answer's JSON; None if it has none."""
+        return await asyncio.to_thread(self._ask, method, path, body)
+
+    def _ask(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=120)
+        headers = {**self.headers, "Content-Type": "application/json"}
+        try:
+            connection.request(method, path, json.dumps(body or {}), headers)
+            answer = connection.getresponse()
+            raw = answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise NobodyThere(str(error) or type(error).__name__) from None
+        finally:
+            connection.close()
+        content = json.loads(raw) if raw else None
+        if answer.status >= 400:
+            words = (
+                content.get("message")
+                if isinstance(content, dict)
+                else raw[:200].decode(errors="replace")
+            )
+            raise Refused(f"{method} {path}: {answer.status}: {words}")
+        return content
