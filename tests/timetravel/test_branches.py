@@ -155,9 +155,8 @@ def test_a_branch_by_copy_has_what_can_be_pickled(
         "(True, 1, 1, True, True, 42)"
     )
     assert value(shared_box, copy, "n = 5; f(), c.g()") == "(5, 5)"  # the same namespace
-    assert value(shared_box, copy, "len(In), 'gen' in dir(), os.getcwd()") == (
-        f"(5, False, '{tmp_path}')"
-    )
+    assert value(shared_box, copy, "len(In), 'gen' in dir()") == "(5, False)"
+    assert value(shared_box, copy, "os.getcwd()") == repr(str(tmp_path))
     assert shared_box.execute(copy, "echo $v; f", language="bash").output == "1\nf\n"
     assert value(shared_box, kernel, "next(gen), n") == "(0, 1)"
 
