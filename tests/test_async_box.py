@@ -148,6 +148,27 @@ def test_an_abandoned_stream_interrupts_its_cell(play: Play, kernel: KernelRecor
     play(story)
 
 
+def test_a_cell_that_times_out_over_its_question_has_a_result(
+    play: Play, kernel: KernelRecord
+) -> None:
+    async def never(prompt: str) -> str:
+        await asyncio.sleep(1000)
+        return prompt
+
+    async def story(box: AsyncBox) -> None:
+        result = await box.execute(kernel, "input('name? ')", on_input=never, timeout=0.3)
+        assert result.status == "timeout"
+
+        async def soon(prompt: str) -> str:
+            await asyncio.sleep(0.01)
+            return f"{prompt}ada"
+
+        result = await box.execute(kernel, "input('name? ')", on_input=soon)
+        assert result.return_value == "'name? ada'"
+
+    play(story)
+
+
 def test_cancelling_a_call_interrupts_its_cell(play: Play, kernel: KernelRecord) -> None:
     async def story(box: AsyncBox) -> None:
         await box.execute(kernel, "x = 'kept'")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, overload
@@ -194,6 +196,7 @@ class AsyncBox:
         run = self._driver.run
         address = await run(self._calls.address(kernel))
         number = int(request.get("start", 0)) - 1
+        answering: list[asyncio.Future[None]] = []
         for last_try in (False, True):
             conversation = Conversation(request)
             try:
@@ -203,9 +206,10 @@ class AsyncBox:
                         for item in conversation.feed(await self._receive(sock)):
                             if isinstance(item, InputWanted):
                                 answer = on_input(item.prompt) if on_input else None
-                                if inspect.isawaitable(answer):
-                                    answer = await answer
-                                await self._send(sock, conversation.answer_input(answer))
+                                # Meanwhile the cell may time out or be interrupted.
+                                answering.append(
+                                    asyncio.ensure_future(self._answer(sock, conversation, answer))
+                                )
                             elif isinstance(item, Answer):
                                 result = ExecutionResult.from_wire(item.content)
                                 yield Event(number + 1, result)
@@ -221,6 +225,19 @@ class AsyncBox:
                 if last_try:
                     raise
                 address = await run(self._calls.fresh_address(kernel))
+            finally:
+                for task in answering:
+                    task.cancel()
+
+    async def _answer(
+        self,
+        sock: socket.socket,
+        conversation: Conversation,
+        answer: str | Awaitable[str | None] | None,
+    ) -> None:
+        if inspect.isawaitable(answer):
+            answer = await answer
+        await self._send(sock, conversation.answer_input(answer))
 
     async def execute_with_retry(
         self,
@@ -263,8 +280,6 @@ class AsyncBox:
         atomic: bool = False,
     ) -> dict[KernelKey, ExecutionResult]:
         """See :meth:`Box.execute_many`."""
-        import asyncio
-
         check_cells(cells)
         for kernel in cells:
             await self._driver.run(self._calls.address(kernel))

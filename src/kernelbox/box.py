@@ -371,6 +371,7 @@ class Box:
 
         The dict has ``kernel`` (its record, as a dict), ``running`` (None, or ``execution_id``,
         ``language``, ``code``, ``seconds`` and ``timeout``), ``queued`` (how many wait),
+        ``recent`` (the latest executions, the last one first), ``cwd`` (the folder it started in),
         ``processes`` (pid, role, memory, processor time), and ``stack``: where the running Python
         code is, as text.
         """

@@ -192,13 +192,14 @@ def test_logs_have_all_that_an_execution_printed(cli: Any, name: str) -> None:
     assert [match["text"] for match in found] == ["line 4320", "line 4321"]
     assert cli(*words, "--human", "--search", "4999").stdout == b"5000: line 4999\n"
     assert cli(*words, "--stderr").json["text"] == ""
+    assert cli("logs", "--name", name).json == whole  # of what ran last
 
 
 def test_an_execution_that_is_not_kept_is_not_found(cli: Any, name: str) -> None:
     cli("create", "--name", name)
     done = cli("logs", "--name", name, "--execution", "never")
     assert (done.code, done.error["error"]) == (3, "ExecutionNotFound")
-    assert cli("logs", "--name", name).code == 3
+    assert cli("logs", "--name", name).code == 3  # nothing was run
     assert cli("logs", "--name", name, "--execution", "x", "--search", "(").code in (3, 6)
 
 

@@ -251,6 +251,7 @@ _ALL = (
         options.logs,
         (
             "kernelbox logs --human",
+            "kernelbox logs --name demo --human",
             "kernelbox logs --name demo --execution ID --search 'loss='",
             "kernelbox logs --name demo --execution ID --start -2000",
         ),

@@ -29,7 +29,7 @@ def logs(options: Namespace) -> int:
         return _keeper_logs(options)
     stream = "stderr" if options.stderr else "stdout"
     with Box() as box:
-        execution_id = options.execution or _running(box, options.kernel)
+        execution_id = options.execution or _latest(box, options.kernel)
         facts: dict[str, Any] = {"execution_id": execution_id, "stream": stream}
         if options.search is not None:
             matches = box.search_output(
@@ -51,11 +51,13 @@ def logs(options: Namespace) -> int:
     return exits.DONE
 
 
-def _running(box: Box, kernel: str) -> str:
-    running = box.status(kernel)["running"]
-    if running is None:
-        raise ExecutionNotFound("nothing runs in this kernel now; --execution names what is over")
-    return str(running["execution_id"])
+def _latest(box: Box, kernel: str) -> str:
+    """What runs now, or else what ran last."""
+    status = box.status(kernel)
+    found = [status["running"], *status["recent"]]
+    for execution in filter(None, found):
+        return str(execution["execution_id"])
+    raise ExecutionNotFound("nothing has been run in this kernel yet")
 
 
 def _keeper_logs(options: Namespace) -> int:

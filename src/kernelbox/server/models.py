@@ -185,6 +185,7 @@ class KernelStatus:
     kernel: Kernel
     running: dict[str, Any] | None
     queued: int
+    recent: list[dict[str, Any]]
     cwd: str
     processes: list[dict[str, Any]]
     stack: str | None

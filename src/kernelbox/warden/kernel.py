@@ -33,6 +33,8 @@ from kernelbox.wire import Frame
 _BASH_REPEATS, _BASH_PAUSE = 3, 0.3
 _STARTUP_MARGIN = 2.0  # of a first start the keeper gives up before
 
+_RECENT = 10
+
 
 class Observer(Protocol):
     """A lane that is told all that happens in a kernel (the Jupyter lane)."""
@@ -451,6 +453,7 @@ class Kernel:
             "running": running,
             "queued": len(self._queue),
             "cwd": self.identity.cwd,
+            "recent": self.shelf.recent(_RECENT),
             "processes": [*processes, *self.travel.processes],
             "stack": None,
         }

@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kernelbox.spool import Spool
 
@@ -54,6 +54,19 @@ class Shelf:
 
     def find(self, execution_id: str) -> Execution | None:
         return self._kept.get(execution_id)
+
+    def recent(self, most: int) -> list[dict[str, Any]]:
+        """The latest executions that are kept, the last one first."""
+        latest = list(self._kept.values())[-most:]
+        return [
+            {
+                "execution_id": execution.id,
+                "language": execution.language,
+                "code": execution.code[:200],
+                "status": (execution.result or {}).get("status"),
+            }
+            for execution in reversed(latest)
+        ]
 
     def clear(self) -> None:
         for execution in self._kept.values():
