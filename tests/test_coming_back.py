@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from processes import wait_until
@@ -186,6 +187,34 @@ def test_a_duplicate_that_comes_meanwhile_joins_the_first(
     assert {result.return_value for result in results} == {"1"}
     assert len({result.execution_id for result in results}) == 1
     assert (tmp_path / "runs").read_text() == "x"
+
+
+def test_a_key_means_its_own_execution_though_another_has_the_same_id(
+    shared_box: Box, kernel: KernelRecord
+) -> None:
+    shared_box.execute(kernel, "print('ONE'); 'one'", idempotency_key="k", execution_id="x")
+    shared_box.execute(kernel, "print('TWO'); 'two'", execution_id="x")
+    again = list(shared_box.events(kernel, "print('ONE'); 'one'", idempotency_key="k"))
+    assert result_of(again).return_value == "'one'"
+    assert "TWO" not in texts(again)
+
+
+@pytest.mark.parametrize("first", [0, 1], ids=["the first leaves first", "the second leaves first"])
+def test_when_all_who_asked_are_gone_the_cell_is_interrupted(
+    shared_box: Box, kernel: KernelRecord, first: int
+) -> None:
+    code = "import time\nprint('up', flush=True)\ntime.sleep(60)"
+
+    def ask() -> Any:
+        events = shared_box.events(kernel, code, idempotency_key="k", on_disconnect="interrupt")
+        next(events)
+        return events
+
+    both = [ask(), ask()]
+    both[first].close()
+    assert shared_box.status(kernel)["running"] is not None
+    both[1 - first].close()
+    wait_until(lambda: shared_box.status(kernel)["running"] is None, what="the cell to stop")
 
 
 @pytest.mark.parametrize("event", ["rewind", "restart", "crash"])

@@ -251,6 +251,11 @@ def test_no_door_of_the_template_is_open_to_its_copies(
     result = shared_box.execute(branch, f"open({kernel.connection_file!r})")
     assert result.error is not None
     assert result.error.ename == "FileNotFoundError"
+    program = "import kernelbox; kernelbox.Box(kernelbox.Settings({})).get_or_create('inner')"
+    places = f"registry_path={shared_box.settings.registry_path!r}, runtime_dir={runtime!r}"
+    result = shared_box.execute(made, program.format(places))
+    assert result.error is not None
+    assert "Point KERNELBOX_HOME at another folder" in result.error.evalue
     mark = shared_box.checkpoint(made)
     shared_box.execute(made, "import os; y = 1")
     shared_box.rewind(made, mark)

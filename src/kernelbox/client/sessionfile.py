@@ -28,6 +28,7 @@ from kernelbox.result import SaveReport
 _MAGIC = b"KERNELBOX SESSION 1\n"
 _SIZE = struct.Struct("!Q")
 _BLOCK = 1 << 20
+_MOST_CONTENTS = 64 << 20  # bytes: it is read whole
 _SIGNATURE = 32
 _KEY_SIZE = 32
 
@@ -111,6 +112,8 @@ def _check(path: str, file: BinaryIO, folder: str, key: bytes, *, trust: bool) -
     size = pieces + contents
     if START + size + _SIGNATURE != total:
         raise _truncated(path)
+    if contents > _MOST_CONTENTS:
+        raise BadInput(f"{path!r} has a table of contents of {contents:,} bytes, which is too much")
     os.makedirs(folder, mode=0o700, exist_ok=True)
     fd, payload = tempfile.mkstemp(prefix=".loading-", dir=folder)
     signature = hmac.new(key, head, digestmod="sha256")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from kernelbox.inside import hiding, landlock
+from kernelbox.places import HIDDEN
 from kernelbox.wire import Frame
 
 
@@ -26,4 +27,6 @@ def around(runtime_dir: str, address: str) -> Frame:
 def enter(scope: Frame) -> None:
     """From now on, and for all we start: no signal, no look and no connection leads out."""
     hiding.hide(scope["hidden"])
+    for folder in scope["hidden"]:
+        open(os.path.join(folder, HIDDEN), "w").close()
     landlock.enter_scope()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from kernelbox.config import Settings
 from kernelbox.errors import BadInput, KeeperUnavailable
-from kernelbox.places import socket_folder
+from kernelbox.places import HIDDEN, socket_folder
 
 _SOCKET_PATH_LIMIT = 107
 
@@ -66,6 +66,11 @@ def locate(settings: Settings) -> Home:
 
 def prepare(home: Home) -> None:
     """Make the folders, private to us; say clearly where that is not possible."""
+    if os.path.exists(os.path.join(home.runtime_dir, HIDDEN)):
+        raise KeeperUnavailable(
+            "a kernel that was made from a template does not reach the kernels of its own home. "
+            "Point KERNELBOX_HOME at another folder to make some of its own."
+        )
     _private_folder(os.path.dirname(home.rundir))
     _private_folder(home.rundir)
     if home.registry_path and os.path.isdir(home.registry_path):

@@ -28,7 +28,7 @@ class Loss:
     ename: str = "KernelDied"
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Execution:
     """A cell or a bash command: what was asked for, and what has become of it so far."""
 

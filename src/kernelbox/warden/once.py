@@ -10,9 +10,10 @@ import contextlib
 import json
 import os
 import time
+import weakref
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kernelbox.errors import KeyReused
 
@@ -30,21 +31,29 @@ class _Entry:
 
     fingerprint: str
     since: float
-    execution: Execution | None
+    execution: weakref.ref[Execution]  # the shelf keeps it as long as its output can be read
+    running: Execution | None
     result: Result | None = None
     path: str = ""
 
-    def answer(self) -> Execution | Result | None:
-        if self.execution is not None:
-            return self.execution
+    def known(self) -> Known | None:
+        if self.running is not None:
+            return Known(self.running, None)
+        result = self.result
         if self.path:
             try:
                 with open(self.path, "rb") as file:
-                    result: Result = json.load(file)
+                    result = json.load(file)
             except (OSError, ValueError):
                 return None
-            return result
-        return self.result
+        return Known(self.execution(), result) if result is not None else None
+
+
+class Known(NamedTuple):
+    """What a key stands for: an execution, if it is still there, and its result, if it has one."""
+
+    execution: Execution | None
+    result: Result | None
 
 
 class Once:
@@ -55,8 +64,8 @@ class Once:
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         self._files = 0
 
-    def find(self, key: str, fingerprint: str) -> Execution | Result | None:
-        """The execution or the result that the key stands for; None: it is new."""
+    def find(self, key: str, fingerprint: str) -> Known | None:
+        """What the key stands for; None: it is new."""
         self._forget_old()
         entry = self._entries.get(key)
         if entry is None:
@@ -67,13 +76,14 @@ class Once:
                 "for. Nothing was run now. Use a new key for each new request, and an old one only "
                 "to send the very same again."
             )
-        return entry.answer()
+        return entry.known()
 
     def begin(self, key: str, fingerprint: str, execution: Execution) -> None:
-        entry = self._entries[key] = _Entry(fingerprint, time.monotonic(), execution)
+        entry = _Entry(fingerprint, time.monotonic(), weakref.ref(execution), execution)
+        self._entries[key] = entry
 
         def finished(result: Result) -> None:
-            entry.execution = None
+            entry.running = None
             if execution.ran and "refusal" not in result:
                 self._keep(entry, result)
             elif self._entries.get(key) is entry:

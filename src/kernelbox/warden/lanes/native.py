@@ -21,6 +21,7 @@ from kernelbox.spool import Event
 from kernelbox.warden.branching import left_behind
 from kernelbox.warden.execution import Execution, Finisher, Result, without_bulk
 from kernelbox.warden.member import cell_stack
+from kernelbox.warden.once import Known
 from kernelbox.wire import Frame, GarbledFrame, build_id
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ class Follower:
         self._execution = execution
         self._next = start
         self._result: Result | None = None
-        execution.subscribers.append(self.event)
+        if not execution.finished:
+            execution.subscribers.append(self.event)
 
     def event(self, number: int, event: Event) -> None:
         if number == self._next and self._client.backlog < _ENOUGH:
@@ -65,6 +67,7 @@ class Follower:
                 self._client.send({"id": self._request, "n": number, "event": event})
                 self._next = number + 1
         if self._result is not None and (spool is None or self._next >= spool.count):
+            self.stop()
             self._client.followers.discard(self)
             self._client.send_result(self._request, self._result)
             self._result = None
@@ -157,10 +160,10 @@ class NativeClient:
         for execution, finisher in self._listening:
             if finisher in execution.finishers:
                 execution.finishers.remove(finisher)
-        for execution in list(self._running.values()):
             if execution.id in self._interrupt_when_gone and not execution.awaited:
                 self._target({}).cancel(execution.id)
-            elif self._kernel is not None and execution.on_input is not None:
+        for execution in list(self._running.values()):
+            if self._kernel is not None and execution.on_input is not None:
                 execution.on_input = None
                 self._kernel.answer_input(execution, None)
         for follower in self.followers:
@@ -179,7 +182,7 @@ class NativeClient:
             self._check_fork(kernel, "an atomic cell")
         key, fingerprint = str(frame.get("key") or ""), str(frame.get("fingerprint"))
         if key and (before := kernel.once.find(key, fingerprint)) is not None:
-            self._join(request, before, stream=bool(frame.get("stream")))
+            self._join(request, before, frame)
             return
         expected = frame.get("expect_epoch")
         if expected is not None and expected != kernel.epoch:
@@ -241,17 +244,19 @@ class NativeClient:
         if follower is not None:
             follower.drained()
 
-    def _join(self, request: Any, before: Execution | Result, *, stream: bool) -> None:
+    def _join(self, request: Any, known: Known, frame: Frame) -> None:
         """The same was asked for before: it is not run again, and this caller hears what came."""
-        kernel = self._target({})
-        if isinstance(before, Execution):
-            self._listen(request, before, kernel, stream=stream)
-            return
-        kept = kernel.shelf.find(str(before["execution_id"])) if stream else None
-        if kept is not None:
-            self._listen(request, kept, kernel, stream=True)
-        else:
-            self.send_result(request, before)
+        kernel = self._target(frame)
+        execution, result = known
+        stream = bool(frame.get("stream"))
+        if execution is not None and result is None:
+            self._listen(request, execution, kernel, stream=stream)
+            if frame.get("on_disconnect") == "interrupt":
+                self._interrupt_when_gone.add(execution.id)
+        elif execution is not None and stream and kernel.shelf.find(execution.id) is execution:
+            self._listen(request, execution, kernel, stream=True)
+        elif result is not None:
+            self.send_result(request, result)
 
     def _refused(self, request: Any, follower: Follower | None, refusal: BoxError) -> None:
         if follower is not None:
