@@ -54,7 +54,7 @@ def get_or_create(
     replaces the whole environment (this process's by default); start from ``dict(os.environ)``
     to add to it. ``tags`` and ``session_name`` mean nothing to us; they come back in the
     record. With a ``template``, the new kernel is a copy of that live kernel, data and all,
-    made in milliseconds, which cannot reach its template: neither its processes nor its sockets.
+    made in milliseconds; it reaches neither the processes nor the sockets of its template.
 
     If a kernel of that name ended by itself before, the ``state`` of the new one's record is
     ``"lost"`` and its ``cause`` says why. Raises :class:`StartupFailed` if it does not come up.

@@ -11,7 +11,7 @@ PATHS = {
 """Each path of a home: its default, and its name in the folder of ``KERNELBOX_HOME``."""
 
 HIDDEN = ".hidden"
-"""What is in a folder that was hidden from a kernel: a keeper must not take it for an empty home."""
+"""What is in a folder that is hidden from a kernel: no keeper must take it for an empty home."""
 
 
 def whole_path(path: str) -> str:
