@@ -180,7 +180,7 @@ def draw(root: Node, best: Node) -> str:
 
 def main() -> None:
     target = sys.argv[1] if len(sys.argv) > 1 else "tree_search.svg"
-    with tempfile.TemporaryDirectory() as home:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
         settings = Settings.from_environment(home=home, keeper_linger=1, spares=0)
         with Box(settings) as box:
             kernel = box.get_or_create("start")

@@ -249,8 +249,8 @@ def test_exit_is_reported_and_the_next_call_gets_a_new_shell(
     assert (result.status, result.exit_code, result.output) == ("error", 4, "bye\n")
     assert result.error is not None
     assert result.error.ename == "BashExited"
-    assert result.cause is not None
-    assert "bash session ended" in result.cause
+    assert (result.state, result.cause) == ("kept", None)
+    assert "bash session ended" in result.notes[0]
     second = bash('echo $$; echo "[$v]"; pwd')
     assert second.state == "kept"
     pid, rest = second.output.split("\n", 1)
@@ -262,8 +262,8 @@ def test_exit_is_reported_and_the_next_call_gets_a_new_shell(
 def test_exit_zero_is_a_success_that_says_the_shell_is_gone(bash: Bash) -> None:
     result = bash("v=1; exit")
     assert (result.status, result.exit_code) == ("success", 0)
-    assert result.cause is not None
-    assert "bash session ended" in result.cause
+    assert result.state == "kept"
+    assert "bash session ended" in result.notes[0]
     assert bash('echo "[$v]"').output == "[]\n"
 
 

@@ -126,3 +126,27 @@ def test_records_are_data_and_survive_the_wire() -> None:
     record = KernelRecord("id", "/c.json", "n", 1.0, 2.0, tags=["a"])
     assert KernelRecord.from_wire({**record.to_dict(), "new": 1}) == record
     assert (record.status, record.state, record.epoch, record.cause) == ("idle", "kept", 1, None)
+
+
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [
+        (ExecutionResult("success"), "(no output)"),
+        (ExecutionResult("success", output="a\n", stderr="b\n", return_value="3"), "a\nb\n3"),
+        (
+            ExecutionResult("error", output="a\n", error=ErrorInfo("E", "why", ["x", "E: why"])),
+            "a\nx\nE: why",
+        ),
+        (ExecutionResult("error", error=ErrorInfo("E", "why")), "E: why"),
+        (
+            ExecutionResult("error", error=ErrorInfo("D", ""), state="lost", cause="killed"),
+            "D\nAll variables are gone (killed). Make again what you need.",
+        ),
+        (
+            ExecutionResult("error", error=ErrorInfo("E", ""), state="rewound"),
+            "E\nThe cell failed and was undone: variables are as they were before it.",
+        ),
+    ],
+)
+def test_a_model_reads_what_it_needs(result: ExecutionResult, words: str) -> None:
+    assert result.for_model() == words

@@ -407,7 +407,7 @@ class AsyncBox:
         check_whole("start", start)
         check_whole("length", length, least=1)
         reader = await self._reader(kernel, execution_id, stream)
-        return reader.page(stream, start=start, length=length)
+        return await asyncio.to_thread(reader.page, stream, start=start, length=length)
 
     async def search_output(
         self,

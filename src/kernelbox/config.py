@@ -33,6 +33,7 @@ class Variable:
     default: str
     kind: Kind
     help: str
+    secret: bool = False  # its text is in no message
 
     def parse(self, text: str) -> Any:
         """The value that a text means, or :class:`BadInput` that says what can be meant."""
@@ -41,8 +42,9 @@ class Variable:
         except ValueError:
             value = None
         if not self.kind.fits(value):
+            given = self.name if self.secret else f"{self.name}={in_short(text)}"
             raise BadInput(
-                f"{self.name}={in_short(text)} cannot be used: it takes {self.kind.takes}. "
+                f"{given} cannot be used: it takes {self.kind.takes}. "
                 f"Unset it for the default ({self.default or 'none'}).",
                 variable=self.name,
             )

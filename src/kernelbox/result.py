@@ -172,6 +172,20 @@ class ExecutionResult:
                     found.append(Image(mime, raw))
         return found
 
+    def for_model(self) -> str:
+        """In the words that a model needs, and no more: what was printed, the value or the end of
+        the traceback, and whether its variables are still there."""
+        parts = [self.output, self.stderr, self.return_value or ""]
+        if self.error is not None:
+            parts += self.error.traceback[-6:] or [str(self.error)]
+        if self.state == "lost":
+            parts.append(f"All variables are gone ({self.cause}). Make again what you need.")
+        elif self.state == "rewound":
+            parts.append("The cell failed and was undone: variables are as they were before it.")
+        elif self.state == "unknown":
+            parts.append(f"It is not known whether the variables are there ({self.cause}).")
+        return "\n".join(part.rstrip() for part in parts if part.strip()) or "(no output)"
+
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON; ``status``, ``output`` and ``return_value`` come first."""
         values = asdict(self)

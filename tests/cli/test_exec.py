@@ -163,6 +163,7 @@ print('second')
 
 def test_for_people_the_streams_stay_apart(shell: Any, name: str) -> None:
     code = "import sys; print('out'); print('err', file=sys.stderr); {'a': 1}"
+    assert b"is new" in shell("exec", "--name", name, "--human", "1").stderr
     for words in (("--human",), ("--human", "--stream")):
         done = shell("exec", "--name", name, *words, code)
         assert (done.stdout, done.stderr) == (b"out\n{'a': 1}\n", b"err\n")

@@ -37,7 +37,7 @@ def test_where_the_extra_is_missing_the_hint_installs_it(missing: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60)
     error = json.loads(done.stderr)
     assert (done.returncode, error["error"]) == (8, "Unsupported")
-    assert error["hint"] == 'pip install "./kernelbox[server]"'
+    assert error["hint"] == 'pip install ".[server]"'
 
 
 def test_a_port_that_cannot_be_is_refused(own_shell: Any) -> None:

@@ -12,7 +12,7 @@ from http_service import Service
 from processes import wait_until
 
 from kernelbox.server.errors import Refused
-from kernelbox.server.folder import Folder, parts_of
+from kernelbox.server.folder import Folder, Start, parts_of
 from kernelbox.server.transfer import part_of
 
 
@@ -157,7 +157,7 @@ def test_a_folder_that_becomes_a_link_is_not_followed(tmp_path: Path) -> None:
     root, outside = tmp_path / "root", tmp_path / "outside"
     (root / "sub").mkdir(parents=True)
     outside.mkdir()
-    folder = Folder(str(root))
+    folder = Folder(Start.at(str(root)))
     upload = folder.begin("sub/file")
     (root / "sub").rename(root / "moved")
     (root / "sub").symlink_to(outside)
@@ -169,6 +169,73 @@ def test_a_folder_that_becomes_a_link_is_not_followed(tmp_path: Path) -> None:
     with pytest.raises(Refused) as refused:
         folder.begin("sub/file")
     assert refused.value.status_code in (403, 404)
+
+
+def test_the_folder_itself_is_neither_followed_nor_swapped(
+    service: Service, home: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    other = tmp_path_factory.mktemp("other")
+    (other / "secret").write_text("secret")
+    assert service.http.get(home).json()["files"] == []
+    moved = tmp_path.with_name(tmp_path.name + "-moved")
+    tmp_path.rename(moved)
+    tmp_path.symlink_to(other)
+    try:
+        assert service.http.get(f"{home}/secret").status_code in (403, 404)
+        assert service.http.put(f"{home}/new", content=b"x").status_code in (403, 404)
+        tmp_path.unlink()
+        other.rename(tmp_path)
+        reply = service.http.get(f"{home}/secret")
+        assert (reply.status_code, reply.json()["error"]) == (403, "OutsideFolder")
+        assert sorted(os.listdir(tmp_path)) == ["secret"]
+    finally:
+        tmp_path.rename(other)
+        moved.rename(tmp_path)
+    assert service.http.get(home).json()["files"] == []
+
+
+def test_what_is_ours_is_not_served(service: Service) -> None:
+    """The folder of the service's tests lies in that of this kernel."""
+    above = service.home.parent
+    service.http.post("/kernels", json={"name": "above", "cwd": str(above)})
+    service.http.post("/kernels/above/save", json={"name": "mine"})
+    http, files = service.http, "/kernels/above/files"
+    for path in (
+        "home/session.key",
+        "home/registry.json",
+        "home/runtime",
+        "home/server/saved/all/mine",
+        "home/new",
+    ):
+        for reply in (
+            http.get(f"{files}/{path}"),
+            http.put(f"{files}/{path}", content=b"x"),
+            http.delete(f"{files}/{path}"),
+            http.get(files, params={"path": os.path.dirname(path)}),
+        ):
+            assert (reply.status_code, reply.json()["error"]) == (403, "NotAllowed"), path
+    assert "home" in [one["name"] for one in http.get(files).json()["files"]]
+    http.delete("/kernels/above")
+
+
+def test_what_is_ours_is_not_served_from_the_home_itself(service: Service) -> None:
+    http, files = service.http, "/kernels/at-home/files"
+    http.post("/kernels", json={"name": "at-home", "cwd": str(service.home)})
+    for path in ("session.key", "registry.json", "runtime/x"):
+        assert http.put(f"{files}/{path}", content=b"x").status_code == 403
+    http.post("/kernels", json={"name": "in-runtime", "cwd": str(service.home / "runtime")})
+    assert http.get("/kernels/in-runtime/files").status_code == 403
+    for name in ("at-home", "in-runtime"):
+        http.delete(f"/kernels/{name}")
+
+
+def test_drafts_that_nobody_finishes_are_removed(tmp_path: Path) -> None:
+    old, new = tmp_path / ".kernelbox-upload-old", tmp_path / ".kernelbox-upload-new"
+    for draft in (old, new):
+        draft.write_text("half")
+    os.utime(old, (0, 0))
+    Folder(Start.at(str(tmp_path))).begin("file").close()
+    assert sorted(os.listdir(tmp_path)) == [new.name]
 
 
 @pytest.mark.parametrize("path", ["..", "a/..", "../a", "/a", "a\0b", "a/../b"])

@@ -88,3 +88,30 @@ def test_a_stream_with_the_same_key_is_told_again(service: Service) -> None:
         assert "event: result" in reply.text
         assert reply.text.count("n is") >= 1
     assert service.execute("streamed", "n")["return_value"] == "1"
+
+
+def test_a_stream_with_the_same_key_is_told_the_id_that_the_first_chose(service: Service) -> None:
+    service.execute("chosen", "n = 0")
+    headers = {"idempotency-key": "c"}
+    body = {"code": "n += 1\nprint('n is', n)"}
+    first = service.http.post(
+        "/kernels/chosen/execute", json={**body, "execution_id": "mine"}, headers=headers
+    )
+    assert first.json()["execution_id"] == "mine"
+    twin = service.http.post(
+        "/kernels/chosen/execute", json=body, headers={**headers, "accept": "text/event-stream"}
+    )
+    assert twin.headers["x-execution-id"] == "mine"
+    assert '"execution_id":"mine"' in twin.text.partition("event: stream")[0]
+    # One that was refused ran nothing, so its id is free, and so is the key.
+    late = {**body, "expect_epoch": 9, "execution_id": "never"}
+    refused = service.http.post(
+        "/kernels/chosen/execute", json=late, headers={"idempotency-key": "d"}
+    )
+    assert refused.status_code == 409
+    again = service.http.post(
+        "/kernels/chosen/execute",
+        json={**body, "execution_id": "other"},
+        headers={"idempotency-key": "d"},
+    )
+    assert again.json()["execution_id"] == "other"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import pytest
-from http_service import Service
+from http_service import Service, Start
+from processes import wait_until
 
 
 def says(reply: httpx.Response, status: int, error: str) -> dict[str, Any]:
@@ -59,11 +61,21 @@ def test_the_life_of_a_kernel(service: Service) -> None:
     says(http.delete("/kernels/life"), 404, "KernelNotFound")
 
 
-def test_a_kernel_without_a_name_gets_one_and_a_template_is_copied(service: Service) -> None:
+def test_a_template_is_copied_where_the_copy_cannot_call_the_service(
+    service: Service, shared_start: Start
+) -> None:
     service.execute("mould", "rows = [1, 2, 3]")
-    made = service.http.post("/kernels", json={"template": "mould"}).json()
-    assert made["made_by"] == "template"
-    assert service.execute(made["name"], "rows")["return_value"] == "[1, 2, 3]"
+    refused = service.http.post("/kernels", json={"name": "cast", "template": "mould"})
+    assert "token" in says(refused, 409, "TokenNeeded")["message"]
+    with shared_start(server={"api_token": "secret"}).client("secret") as http:
+        made = http.post("/kernels", json={"name": "cast", "template": "mould"}).json()
+        assert made["made_by"] == "template"
+    assert service.execute("cast", "rows")["return_value"] == "[1, 2, 3]"
+
+
+def test_a_kernel_without_a_name_gets_one(service: Service) -> None:
+    made = service.http.post("/kernels", json={}).json()
+    assert service.execute(made["name"], "1 + 1")["return_value"] == "2"
     folder = service.http.post("/kernels", json={"cwd": "/no/such/folder"})
     says(folder, 404, "FolderNotFound")
 
@@ -99,6 +111,34 @@ def test_retry_takes_one_replacement_after_the_other(service: Service) -> None:
     result = service.http.post("/kernels/retry/execute/retry", json=body).json()
     assert (result["status"], result["return_value"]) == ("success", "5")
     assert [attempt["code"] for attempt in result["attempts"]] == ["a", "b", "c = 5; c"]
+
+
+def test_an_interrupt_ends_a_retry(service: Service) -> None:
+    service.execute("halted", "1")
+    body = {"code": "import time; time.sleep(60)", "replacement_codes": ["ran = 1"]}
+    session = {"code": "import time; time.sleep(60)", "on_error_code": "ran = 1"}
+    for path, sent in (
+        ("/kernels/halted/execute/retry", body),
+        ("/sessions/halted/execute_with_retry", session),
+    ):
+        with ThreadPoolExecutor(1) as pool:
+            retry = pool.submit(service.http.post, path, json=sent)
+            wait_until(
+                lambda: service.http.get("/kernels/halted").json()["running"], what="it to run"
+            )
+            service.http.post("/kernels/halted/interrupt")
+            result = retry.result().json()
+        assert (result["status"], result["error"]["ename"]) == ("error", "KeyboardInterrupt")
+        assert len(result["attempts"]) == 1
+    assert service.execute("halted", "'ran' in globals()")["return_value"] == "False"
+
+
+def test_a_retry_takes_no_key(service: Service) -> None:
+    service.execute("keyless", "n = 0")
+    for path in ("/kernels/keyless/execute/retry", "/sessions/keyless/execute_with_retry"):
+        reply = service.http.post(path, json={"code": "n = 1"}, headers={"idempotency-key": "k"})
+        says(reply, 422, "KeyNotSupported")
+    assert service.execute("keyless", "n")["return_value"] == "0"
 
 
 def test_a_session_is_made_when_it_is_needed(service: Service) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import shutil
 import signal
@@ -17,6 +18,8 @@ import httpx
 import pytest
 from http_service import PATIENCE, Service, Start
 from processes import wait_until
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
 
 from kernelbox import BadInput
 from kernelbox.server.run import serve
@@ -131,6 +134,56 @@ def test_a_cell_that_takes_too_long_is_interrupted_and_told(start: Start) -> Non
     assert after.execute("other", "y")["return_value"] == "2"
 
 
+def test_a_websocket_is_drained_as_well(start: Start) -> None:
+    service = start(server={"drain": 60})
+    service.execute("talked", "1")
+    code = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\n'done'"
+    with connect(f"{service.url.replace('http', 'ws')}/kernels/talked/ws") as line:
+        line.send(json.dumps({"op": "execute", "code": code}))
+        wait_until(lambda: runs(service, "talked"), what="it to run")
+        line.send(json.dumps({"op": "execute", "code": "never = 1", "execution_id": "late"}))
+        while json.loads(line.recv(PATIENCE)).get("execution_id") != "late":
+            pass
+        service.tell_to_end()
+        wait_until(lambda: refused(service), what="new connections to be refused")
+        (service.folder / "go").touch()
+        said = []
+        with contextlib.suppress(ConnectionClosed):
+            while True:
+                said.append(json.loads(line.recv(PATIENCE)))
+    assert [one["result"]["return_value"] for one in said if one["type"] == "result"] == ["'done'"]
+    (left,) = (one for one in said if one["type"] == "error")
+    assert (left["error"], left["execution_id"]) == ("GoingAway", "late")
+    assert service.stop() == 0
+    assert start().execute("talked", "'never' in globals()")["return_value"] == "False"
+
+
+def test_streams_and_retries_are_told_that_the_service_ends(start: Start) -> None:
+    service = start(server={"drain": 0.2})
+    for name in ("streamed", "retried"):
+        service.execute(name, "1")
+    body = {"code": "import time; time.sleep(1); y = 2", "on_disconnect": "continue"}
+    retry = {"code": "import time; time.sleep(60)", "replacement_codes": ["ran = 1"]}
+    events = {"accept": "text/event-stream"}
+    with ThreadPoolExecutor(2) as pool:
+        stream = pool.submit(
+            service.http.post, "/kernels/streamed/execute", json=body, headers=events
+        )
+        retried = pool.submit(service.http.post, "/kernels/retried/execute/retry", json=retry)
+        for name in ("streamed", "retried"):
+            wait_until(lambda name=name: runs(service, name), what="it to run")
+        service.tell_to_end()
+        last = stream.result().text.strip().split("\n\n")[-1]
+        assert last.startswith("event: error\n")
+        assert '"error":"GoingAway"' in last
+        result = retried.result().json()
+        assert (result["error"]["ename"], len(result["attempts"])) == ("KeyboardInterrupt", 1)
+    assert service.stop() == 0
+    after = start()
+    assert after.execute("streamed", "y")["return_value"] == "2"
+    assert after.execute("retried", "'ran' in globals()")["return_value"] == "False"
+
+
 def runs(service: Service, name: str) -> bool:
     return bool(service.http.get(f"/kernels/{name}").json().get("running"))
 
@@ -199,7 +252,7 @@ def test_without_the_extra_the_message_is_the_line_that_installs_it() -> None:
         "try:\n    import kernelbox.server.app\nexcept ImportError as error:\n    print(error)"
     )
     played = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert 'pip install "./kernelbox[server]"' in played.stdout, played.stderr
+    assert 'pip install ".[server]"' in played.stdout, played.stderr
 
 
 # -- settings -----------------------------------------------------------------------------------

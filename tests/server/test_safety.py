@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -33,7 +34,18 @@ def send(service: Service, *lines: str, body: bytes = b"") -> tuple[int, dict[st
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:8080", "127.0.0.1.evil.example", "localhost.evil", ""]
+    "host",
+    [
+        "evil.example",
+        "evil.example:8080",
+        "127.0.0.1.evil.example",
+        "localhost.evil",
+        "[::1].evil.example",
+        "[::1]evil",
+        "localhost:80@evil.example",
+        "localhost,evil.example",
+        "",
+    ],
 )
 def test_a_foreign_host_is_refused_on_loopback(service: Service, host: str) -> None:
     for path in ("/kernels", "/health", "/docs"):
@@ -327,6 +339,41 @@ def test_tenants_have_files_and_keys_of_their_own(tenants: Service) -> None:
             refused = http.post("/kernels", json={"cwd": "/"})
             assert (refused.status_code, refused.json()["error"]) == (403, "NotAllowed")
             http.delete("/kernels")
+
+
+def test_a_folder_stays_while_a_kernel_of_the_tenant_lives_there(tenants: Service) -> None:
+    with tenants.client("token-of-anna") as anna:
+        anna.post("/kernels", json={"name": "root"})
+        assert anna.post("/kernels/root/branch", json={"name": "twin"}).status_code == 201
+        assert anna.put("/kernels/root/files/precious", content=b"data").status_code == 201
+        folder = Path(anna.get("/kernels/twin").json()["cwd"])
+        assert anna.delete("/kernels/root").json() == {"destroyed": True}
+        assert anna.get("/kernels/twin/files/precious").content == b"data"
+        assert anna.delete("/kernels/twin").json() == {"destroyed": True}
+        assert not folder.exists()
+
+
+def test_a_refused_kernel_leaves_no_folder(tenants: Service) -> None:
+    with tenants.client("token-of-anna") as anna:
+        refused = anna.post("/kernels", json={"name": "never", "template": "no-such-kernel"})
+        assert refused.status_code == 404
+        anna.post("/kernels", json={"name": "is-there"})
+        folders = Path(anna.get("/kernels/is-there").json()["cwd"]).parent
+        assert "never" not in os.listdir(folders)
+        anna.delete("/kernels")
+        assert os.listdir(folders) == []
+
+
+def test_metrics_tell_a_tenant_nothing_of_others(service: Service, tenants: Service) -> None:
+    service.execute("operators", "1")
+    with tenants.client("token-of-anna") as anna, tenants.client("token-of-bert") as bert:
+        anna.post("/sessions/counted")
+        assert "kernelbox_kernels 1\n" in anna.get("/metrics").text
+        seen = bert.get("/metrics").text
+        assert "kernelbox_kernels 0\n" in seen
+        assert "route" not in seen
+        assert "running" not in seen
+        anna.delete("/kernels")
 
 
 @pytest.mark.parametrize(

@@ -293,3 +293,50 @@ def test_a_web_page_of_another_site_gets_no_websocket(service: Service) -> None:
         pass
     assert refused.value.response.status_code == 403
     assert json.loads(refused.value.response.body)["error"] == "ForeignOrigin"
+
+
+def test_a_refused_websocket_is_no_failure_of_the_app(shared_start: Start) -> None:
+    strict = shared_start(server={"api_token": "secret"})
+    with pytest.raises(InvalidStatus), talk(strict, "any"):
+        pass
+    strict.stop()
+    assert not any("handshake" in line for line in strict.said), strict.said
+
+
+def test_a_websocket_takes_only_so_much_code(shared_start: Start, service: Service) -> None:
+    small = shared_start(server={"max_body": 2000})
+    service.execute("full", "1")
+    with talk(small, "full") as line:
+        say(line, op="execute", code="print('on', flush=True)\nimport time; time.sleep(60)")
+        hear(line, "event")
+        for _ in range(2):
+            say(line, op="execute", code="#" * 1800)
+            hear(line, "accepted")
+        say(line, op="execute", code="#" * 1800)
+        assert hear_error(line)["error"] == "TooManyRequests"
+        say(line, op="execute", code="1")
+        hear(line, "accepted")
+
+
+def test_a_websocket_says_what_a_key_is(service: Service) -> None:
+    service.execute("keyed", "1")
+    with talk(service, "keyed") as line:
+        for key in ("", "a b", "x" * 256, 3):
+            say(line, op="execute", code="1", idempotency_key=key)
+            assert "idempotency_key" in hear_error(line)["message"]
+
+
+def test_a_websocket_survives_a_display_that_no_json_can_hold(service: Service) -> None:
+    service.execute("deep", "1")
+    code = (
+        "from IPython.display import display\nx = []\nfor _ in range({}): x = [x]\n"
+        "display({{'application/json': x}}, raw=True)\n'end'"
+    )
+    with talk(service, "deep", max_size=None) as line:
+        for depth in (900, 960, 980, 990):
+            say(line, op="execute", code=code.format(depth))
+            # As text: some of it is too deep for our own reader, and some for the kernel itself.
+            while not (text := str(line.recv(PATIENCE))).startswith('{"type":"result"'):
+                assert not text.startswith('{"type":"error"'), text[:500]
+        say(line, op="execute", code="'after'")
+        assert hear(line, "result")["result"]["return_value"] == "'after'"

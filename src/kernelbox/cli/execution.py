@@ -26,12 +26,15 @@ def execute(options: Namespace) -> int:
     if execution_id is None:
         execution_id = options.execution_id = uuid.uuid4().hex
     with Box() as box:
-        kernel = _kernel(box, options)
+        kernel, new = _kernel(box, options)
         with Interrupting(lambda: box.cancel(kernel, execution_id)) as interrupting:
             if options.stream:
                 result = _streamed(box, kernel, code, options, interrupting)
             else:
                 result = _whole(box, kernel, code, options)
+    if new:
+        # So is one whose name was mistyped, or that was looked for in another folder.
+        result.notes.append(f"there was no kernel {options.name!r}: this one is new")
     if options.human:
         from kernelbox.cli.rendering import Rendering
 
@@ -43,11 +46,13 @@ def execute(options: Namespace) -> int:
     return interrupting.code or exits.CODE_FAILED
 
 
-def _kernel(box: Box, options: Namespace) -> KernelLike:
+def _kernel(box: Box, options: Namespace) -> tuple[KernelLike, bool]:
+    """The kernel that is meant, and whether it was made for this."""
     if options.name is None:
-        return str(options.kernel)  # an id cannot be made
+        return str(options.kernel), False  # an id cannot be made
     with working(f"finding {options.name}"):
-        return box.get_or_create(options.name)
+        known = any(record.name == options.name for record in box.list_kernels())
+        return box.get_or_create(options.name), not known
 
 
 def _events(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 import uuid
@@ -95,7 +96,7 @@ class Repl:
                     continue  # a line that its author gave up
                 except EOFError:
                     break
-                if text.strip() in (":quit", ":q"):
+                if text.strip() in (":quit", ":q", "exit", "exit()", "quit", "quit()"):
                     break
                 if text.strip():
                     self._answer(text)
@@ -103,7 +104,8 @@ class Repl:
             for number, handler in before.items():
                 signal.signal(number, handler)
             self._questions.close()
-        self._tell(f"kernel {self._kernel.name!r} stays; kernelbox destroy --name … ends it")
+        name = shlex.quote(self._kernel.name)
+        self._tell(f"the kernel stays; kernelbox destroy --name {name} ends it")
         return exits.DONE
 
     def _answer(self, text: str) -> None:

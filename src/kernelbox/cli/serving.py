@@ -7,7 +7,7 @@ from argparse import Namespace
 from kernelbox.cli import exits
 from kernelbox.errors import BadInput, Unsupported
 
-_INSTALL = 'pip install "./kernelbox[server]"'
+_INSTALL = 'pip install ".[server]"'
 
 
 def serve(options: Namespace) -> int:

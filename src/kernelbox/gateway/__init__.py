@@ -7,10 +7,16 @@
         print(result.text)  # hello
 """
 
-from kernelbox.gateway.client import KernelClient
-from kernelbox.gateway.process import KernelGateway
-from kernelbox.gateway.results import ExecutionError, ExecutionResult, KernelDied
-from kernelbox.gateway.tools import ApprovalRequest, ToolRejected
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kernelbox.gateway.client import KernelClient
+    from kernelbox.gateway.process import KernelGateway
+    from kernelbox.gateway.results import ExecutionError, ExecutionResult, KernelDied
+    from kernelbox.gateway.tools import ApprovalRequest, ToolRejected
 
 __all__ = [
     "ApprovalRequest",
@@ -21,3 +27,35 @@ __all__ = [
     "KernelGateway",
     "ToolRejected",
 ]
+
+_HOMES = {
+    "ApprovalRequest": "tools",
+    "ExecutionError": "results",
+    "ExecutionResult": "results",
+    "KernelClient": "client",
+    "KernelDied": "results",
+    "KernelGateway": "process",
+    "ToolRejected": "tools",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Imported when they are wanted: the gateway's own process wants none of them, and would be
+    a tenth of a second later with its first kernel."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        module = importlib.import_module(f"kernelbox.gateway.{_HOMES[name]}")
+    except ImportError as error:
+        if error.name != "websockets":
+            raise
+        raise ImportError(
+            "the gateway's client needs websockets, which is not installed. In a checkout, this "
+            'line installs it: pip install "./kernelbox[server]"',
+            name="websockets",
+        ) from error
+    return getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

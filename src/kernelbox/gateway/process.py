@@ -5,17 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import shutil
 import signal
 import sys
 import tempfile
+import time
+from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-from kernelbox.keeper.launch import importable, package_parent
+from kernelbox.errors import BoxError
+from kernelbox.keeper.home import Home
+from kernelbox.keeper.launch import ensure_keeper, importable, is_listening, package_parent
+from kernelbox.places import home_path, socket_folder
 
 # What any program needs to run and to speak to people; everything else is the caller's own.
 _INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
@@ -25,11 +31,13 @@ _START_PATIENCE = 60.0
 class KernelGateway:
     """Serves kernels at ``host:port`` until it is stopped, and takes all of them along then.
 
+    - ``port``: 0 takes any free one, which :attr:`port` then says
     - ``env``: variables for the kernels, which inherit nothing else but ``PATH`` and the like
     - ``working_dir``: the folder that kernels start in (default: the current one)
     - ``token``: what clients have to show (default: ``KERNELBOX_API_TOKEN``; none on loopback)
     - ``sandbox``: refused until there are walls
-    - ``log_to_stderr``, ``log_level``: where the service's log goes, and how much of it
+    - ``log_to_stderr``, ``log_level``: where the service's log goes, and how much of it: from
+      ``"INFO"`` on down every request has a line
     """
 
     def __init__(
@@ -50,15 +58,19 @@ class KernelGateway:
                 "sandbox=True is refused: this version has no walls yet, and a sandbox without "
                 "them would be a lie. Run the gateway in a container (docs/docker.md), or without."
             )
+        level = logging.getLevelNamesMapping().get(log_level.upper())
+        if level is None:
+            raise ValueError(f"log_level is a name like 'INFO' or 'WARNING', not {log_level!r}")
         self.host = host
         self.port = port
-        self._log_level = log_level
+        self._access_log = log_to_stderr and level <= logging.INFO
         self._log_to_stderr = log_to_stderr
-        self._env: Mapping[str, str] = dict(env or {})
+        self._env = _checked(env or {})
         self._working_dir = os.fspath(working_dir) if working_dir is not None else None
         self._token = token or os.environ.get("KERNELBOX_API_TOKEN")
-        self._process: asyncio.subprocess.Process | None = None
-        self._home = ""
+        self._process: Process | None = None
+        self._turn = asyncio.Lock()
+        self._folder = ""
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -77,38 +89,48 @@ class KernelGateway:
 
         ``RuntimeError`` if it runs already, or cannot: the message says why.
         """
-        if self._process is not None:
-            raise RuntimeError("the gateway is already running")
-        self._home = tempfile.mkdtemp(prefix="kernelbox-gateway-")
+        async with self._turn:
+            if self._process is not None and self._process.returncode is None:
+                raise RuntimeError(f"the gateway is already running at {self.host}:{self.port}")
+            await self._clear(10)
+            self._folder = tempfile.mkdtemp(prefix="kernelbox-gateway-")
+            try:
+                self._process = await self._spawn()
+                await self._hear_that_it_is_ready(self._process)
+            except BaseException:
+                await self._clear(10)
+                raise
+
+    async def _spawn(self) -> Process:
         environ = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+        try:
+            return await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-P",
+                "-m",
+                "kernelbox.gateway.serving",
+                env=importable(environ, package_parent()),
+                cwd=self._working_dir,
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=None if self._log_to_stderr else DEVNULL,
+                start_new_session=True,
+            )
+        except OSError as error:
+            what = f"in {self._working_dir!r}: " if self._working_dir else ""
+            raise RuntimeError(f"the gateway could not be started {what}{error}") from None
+
+    async def _hear_that_it_is_ready(self, process: Process) -> None:
+        # Its keeper takes as long to come up as it does itself, and need not wait for it.
+        keeper = asyncio.ensure_future(asyncio.to_thread(_start_keeper, self._home(process)))
         wanted = {
             "host": self.host,
             "port": self.port,
-            "home": self._home,
+            "home": self._folder,
             "token": self._token,
-            "env": dict(self._env),
-            "log_level": self._log_level,
+            "env": self._env,
+            "access_log": self._access_log,
         }
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "kernelbox.gateway.serving",
-            env=importable(environ, package_parent()),
-            cwd=self._working_dir,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=None if self._log_to_stderr else asyncio.subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        try:
-            await self._hear_that_it_is_ready(self._process, wanted)
-        except BaseException:
-            await self.stop()
-            raise
-
-    async def _hear_that_it_is_ready(
-        self, process: asyncio.subprocess.Process, wanted: dict[str, object]
-    ) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(json.dumps(wanted).encode() + b"\n")
@@ -117,6 +139,8 @@ class KernelGateway:
             line = await asyncio.wait_for(process.stdout.readline(), _START_PATIENCE)
         except (TimeoutError, ConnectionError):
             line = b""
+        finally:
+            await asyncio.wait({keeper})
         said = json.loads(line) if line.startswith(b"{") else {}
         if "port" not in said:
             words = said.get("error") or "it ended without a word; try log_to_stderr=True"
@@ -126,18 +150,8 @@ class KernelGateway:
     async def stop(self, timeout: float = 10) -> None:
         """End the gateway, its kernels and all that they started; what does not go within
         ``timeout`` seconds is killed."""
-        process, self._process = self._process, None
-        if process is None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            process.terminate()
-        try:
-            await asyncio.wait_for(process.wait(), timeout)
-        except TimeoutError:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
-        await asyncio.to_thread(_end_kernels, self._home)
+        async with self._turn:
+            await self._clear(timeout)
 
     async def join(self) -> None:
         """Wait until the gateway has ended."""
@@ -145,15 +159,60 @@ class KernelGateway:
             raise RuntimeError("the gateway is not running")
         await self._process.wait()
 
+    def _home(self, process: Process) -> Home:
+        """The home of the service's kernels: theirs by their owner, which is the service."""
+        registry, runtime = (
+            os.path.realpath(home_path(field, default, self._folder))
+            for field, default in (
+                ("registry_path", ".kernelbox/registry.json"),
+                ("runtime_dir", ".kernelbox/runtime"),
+            )
+        )
+        return Home("", runtime, socket_folder(registry, runtime, process.pid), process.pid)
 
-def _end_kernels(home: str) -> None:
-    """Whatever the service could not end itself: it may have been killed."""
-    from kernelbox.box import Box
-    from kernelbox.config import Settings
-    from kernelbox.keeper.home import locate
+    async def _clear(self, timeout: float) -> None:
+        """Nothing is left afterwards, whatever there was and however it ended."""
+        process, self._process = self._process, None
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+            try:
+                await asyncio.wait_for(process.wait(), timeout)
+            except TimeoutError:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()
+            if process.stdin is not None:
+                process.stdin.close()
+            # The service is the keeper's owner, and its end is the word for the kernels to go.
+            await asyncio.to_thread(_see_off, self._home(process), timeout)
+        folder, self._folder = self._folder, ""
+        if folder:
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
-    settings = Settings(home=home, keeper_linger=0.0)
-    if os.path.exists(locate(settings).keeper_address):
-        with Box(settings) as box:
-            box.wipe()
-    shutil.rmtree(home, ignore_errors=True)
+
+def _start_keeper(home: Home) -> None:
+    # The service starts it if this fails, and has somebody to tell.
+    with contextlib.suppress(BoxError, OSError):
+        ensure_keeper(home)
+
+
+def _see_off(home: Home, timeout: float) -> None:
+    """Wait until the keeper has ended the kernels and left; what a killed one left is removed. The
+    folder is this gateway's alone, whose service is gone: nobody starts a keeper there any more."""
+    deadline = time.monotonic() + timeout
+    while is_listening(home.keeper_address) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    while os.path.exists(home.rundir):
+        # Again, if need be: those that are just ending may still make files there.
+        shutil.rmtree(home.rundir, ignore_errors=True)
+        if time.monotonic() > deadline:
+            break
+
+
+def _checked(env: Mapping[Any, Any]) -> dict[str, str]:
+    for name, value in env.items():
+        fine = isinstance(name, str) and isinstance(value, str)
+        if not fine or not name or "=" in name or "\0" in name + value:
+            raise ValueError(f"env maps names of variables to strings; {name!r} does not fit")
+    return dict(env)

@@ -13,7 +13,13 @@ class NobodyThere(Exception):
 
 
 class Refused(RuntimeError):
-    """The gateway answered with an error; the message is its own."""
+    """The gateway answered with an error; ``error`` is its kind and ``message`` its own words."""
+
+    def __init__(self, request: str, status: int, error: str, message: str) -> None:
+        super().__init__(f"{request}: {status}: {message}")
+        self.status = status
+        self.error = error
+        self.message = message
 
 
 class Service:
@@ -43,12 +49,12 @@ class Service:
             raise NobodyThere(str(error) or type(error).__name__) from None
         finally:
             connection.close()
-        content = json.loads(raw) if raw else None
+        try:
+            content = json.loads(raw) if raw else None
+        except ValueError:
+            content = None
         if answer.status >= 400:
-            words = (
-                content.get("message")
-                if isinstance(content, dict)
-                else raw[:200].decode(errors="replace")
-            )
-            raise Refused(f"{method} {path}: {answer.status}: {words}")
+            told = content if isinstance(content, dict) else {}
+            words = str(told.get("message") or raw[:200].decode(errors="replace"))
+            raise Refused(f"{method} {path}", answer.status, str(told.get("error")), words)
         return content

@@ -5,21 +5,36 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 import threading
-from typing import Any
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kernelbox.config import Settings
+
+_END_PATIENCE = 15.0
+_HEAD_START = 0.02
+_LARGEST_MESSAGE = 1 << 30
 
 
 def main() -> int:
     wanted = json.loads(sys.stdin.readline())
     _end_with_input()
+    # Before anything is started: kernels inherit what is there then, and PYTHONPATH was for us.
+    os.environ.pop("PYTHONPATH", None)
+    os.environ.update(wanted["env"])
     _warm_up(wanted)
     try:
         _serve(wanted)
     except Exception as error:  # noqa: BLE001 - whoever started us wants to know
         _say({"error": str(error)})
         return 1
+    finally:
+        # Whoever started us does the same, if they are there.
+        shutil.rmtree(wanted["home"], ignore_errors=True)
     return 0
 
 
@@ -27,40 +42,64 @@ def _end_with_input() -> None:
     """Whoever started us holds the other end; when that is gone, however it went, so are we."""
 
     def wait() -> None:
-        sys.stdin.read()
+        # Not by sys.stdin, whose lock nobody may hold when the interpreter ends.
+        while os.read(0, 1024):
+            continue
         os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(_END_PATIENCE)
+        os._exit(1)
 
     threading.Thread(target=wait, daemon=True).start()
 
 
-def _settings(wanted: dict[str, Any]) -> Any:
+def settings_for(home: str) -> Settings:
+    """With the memory store, kernels end with this process, also if it is killed. Until then the
+    keeper stays, with or without kernels: somebody may always want one."""
     from kernelbox.config import Settings
 
-    return Settings(home=wanted["home"], keeper_linger=1.0, spares=1)
+    return Settings(home=home, store_backend="memory", keeper_linger=1e9, spares=1)
 
 
 def _warm_up(wanted: dict[str, Any]) -> None:
     """The first kernel's interpreter starts while the service is still being imported."""
+    # Imported here, and not in the thread: it would take turns with the service's own imports.
+    from kernelbox.box import Box
+
+    box = Box(settings_for(wanted["home"]))
 
     def warm() -> None:
-        from kernelbox.box import Box
-
-        with Box(_settings(wanted)) as box:
-            box.destroy(box.get_or_create("warm-up"))
+        # What goes wrong here goes wrong again when somebody wants a kernel, and is told then.
+        try:
+            with box:
+                box.destroy(box.get_or_create("warm-up"))
+        except Exception as error:  # noqa: BLE001
+            sys.stderr.write(f"the gateway could not warm up: {error}\n")
 
     threading.Thread(target=warm, daemon=True).start()
+    # A moment of peace for it to ask in; the interpreter takes far longer to come up.
+    time.sleep(_HEAD_START)
 
 
 def _serve(wanted: dict[str, Any]) -> None:
-    from kernelbox.server.app import create_app
+    from kernelbox.gateway.app import create_app
     from kernelbox.server.run import run_app
     from kernelbox.server.settings import ServerSettings
 
-    os.environ.pop("PYTHONPATH", None)  # was for us, to be found
-    os.environ.update(wanted["env"])  # what kernels inherit
-    server = ServerSettings(api_token=wanted["token"] or None, on_exit="wipe")
-    app = create_app(server, settings=_settings(wanted))
-    run_app(app, wanted["host"], int(wanted["port"]), on_ready=lambda port: _say({"port": port}))
+    server = ServerSettings(api_token=wanted["token"] or None, max_body=_LARGEST_MESSAGE, drain=0)
+    app = create_app(server, settings_for(wanted["home"]))
+    run_app(
+        app,
+        wanted["host"],
+        int(wanted["port"]),
+        access_log=bool(wanted["access_log"]),
+        on_ready=_say_port,
+    )
+
+
+def _say_port(port: int) -> None:
+    _say({"port": port})
+    # Nobody reads there any more, and what is logged to standard output is a log.
+    os.dup2(2, 1)
 
 
 def _say(what: dict[str, Any]) -> None:

@@ -8,20 +8,23 @@ makes up, it can ask for registered tools only, and never for their approval.
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import inspect
 import json
-import keyword
-import typing
+import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from inspect import Signature
 from typing import Any
 
-MARK = "\0kernelbox-tool\0"
-"""How a question that is a tool call begins: no prompt for a person does."""
+from kernelbox.gateway.signatures import ANYTHING, bind, is_name, signature_of
+from kernelbox.inside.host_tools import MARK
 
 Approve = Callable[["ApprovalRequest"], "Awaitable[object] | object"]
+"""Decides about a call: by the request's methods, now or later, or by returning a bool."""
+
+_NAME_SHOWN = 100
 
 
 class ToolRejected(Exception):
@@ -31,50 +34,72 @@ class ToolRejected(Exception):
 @dataclass
 class ApprovalRequest:
     """A call that waits for a word of the caller: ``accept()``, also with other ``arguments``, or
-    ``reject()``. The first word counts."""
+    ``reject()``. The first word counts; it may come from any thread, and any time later."""
 
     tool: str
     arguments: dict[str, Any]
     _answer: asyncio.Future[dict[str, Any]] = field(repr=False)
+    _word: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def accept(self, arguments: Mapping[str, Any] | None = None) -> None:
         """Have the tool run, with ``arguments`` in place of those the code gave."""
-        if not self._answer.done():
-            self._answer.set_result(dict(self.arguments if arguments is None else arguments))
+        chosen = dict(self.arguments if arguments is None else arguments)
+        self._decide(lambda: self._answer.set_result(chosen))
 
     def reject(self, reason: str = "the caller did not approve of it") -> None:
         """Refuse: the code gets a ``PermissionError`` with this reason."""
-        if not self._answer.done():
-            self._answer.set_exception(ToolRejected(reason))
+        self._decide(lambda: self._answer.set_exception(ToolRejected(reason)))
 
     @property
     def answered(self) -> bool:
-        return self._answer.done()
+        """Whether there has been a word, or nobody waits for it any more."""
+        return self._word.locked() or self._answer.done()
 
     async def response(self) -> dict[str, Any]:
         """The arguments that were approved, when somebody has decided."""
         return await self._answer
 
+    def _decide(self, say: Callable[[], None]) -> None:
+        if not self._word.acquire(blocking=False):
+            return  # never released: there is one word
+
+        def unless_nobody_waits() -> None:
+            if not self._answer.done():
+                say()
+
+        self._answer.get_loop().call_soon_threadsafe(unless_nobody_waits)
+
 
 @dataclass(frozen=True)
 class Tool:
-    """A function that kernels may ask for."""
+    """A function that kernels may ask for; one of a ``group`` is called ``group.name``."""
 
     name: str
     call: Callable[..., Any]
-    signature: str = "(**arguments)"
+    signature: Signature = ANYTHING
     doc: str = ""
 
     @classmethod
     def of(cls, function: Callable[..., Any], name: str | None = None) -> Tool:
         """A Python callable, with the signature and the documentation that it has."""
+        if not callable(function):
+            raise TypeError(f"a tool is a function, not {type(function).__name__}")
         chosen = str(name or getattr(function, "__name__", ""))
         check_name(chosen)
-        return cls(chosen, function, _signature(function), inspect.getdoc(function) or "")
+        return cls(chosen, function, signature_of(function), inspect.getdoc(function) or "")
+
+    @property
+    def group(self) -> str:
+        return self.name.rpartition(".")[0]
+
+    @property
+    def own_name(self) -> str:
+        return self.name.rpartition(".")[2]
 
 
 def check_name(name: str) -> None:
-    if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):
+    """Of a function in the module ``tools``, beside what that module needs itself."""
+    if not is_name(name) or name.startswith("_"):
         raise ValueError(
             f"{name!r} cannot be called as a function; give the tool a name: {{'search': function}}"
         )
@@ -90,176 +115,90 @@ def collect(tools: Tools) -> dict[str, Tool]:
     for name, tool in pairs:
         made = tool if isinstance(tool, Tool) else Tool.of(tool, name)
         if made.name in found:
-            raise ValueError(f"there are two tools named {made.name!r}")
+            raise ValueError(f"there are two tools named {made.name!r}; give one another name")
         found[made.name] = made
     return found
 
 
-def stubs(tools: Mapping[str, Tool]) -> str:
-    """A program that makes the module ``tools`` in a kernel."""
-    return _PROGRAM.replace("SOURCE", repr(_module(tools)))
-
-
-def _module(tools: Mapping[str, Tool]) -> str:
-    lines = [_HEAD.format(names=sorted(tools), mark=MARK)]
-    for tool in tools.values():
-        doc = repr(tool.doc or f"Calls {tool.name} in the process of whoever runs this kernel.")
-        body = f"    {doc}\n    return _call({tool.name!r}, locals())\n"
-        lines.append(f"def {tool.name}{tool.signature}:\n{body}")
-    return "\n\n".join(lines)
-
-
-_HEAD = '''"""Functions that run outside, with whoever runs this kernel, if they approve."""
-
-from __future__ import annotations
-
-import json as _json
-from typing import Any
-
-__all__ = {names!r}
-
-
-class ToolError(RuntimeError):
-    """A tool raised an error."""
-
-
-def _call(name, arguments):
-    try:
-        from kernelbox.inside.shell import ask_input as ask
-    except ImportError:
-        ask = input
-    if list(arguments) == ["arguments"] and isinstance(arguments["arguments"], dict):
-        arguments = arguments["arguments"]  # of a function that takes them as they come
-    try:
-        question = _json.dumps({{"tool": name, "arguments": arguments}})
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"{{name}}() takes arguments that are JSON: {{error}}") from None
-    answer = _json.loads(ask({mark!r} + question))
-    if "value" in answer:
-        return answer["value"]
-    kinds = {{"rejected": PermissionError, "arguments": TypeError}}
-    raise kinds.get(answer.get("kind"), ToolError)(answer.get("message", ""))
-'''
-
-# In a module that has a source, so that help() and inspect.getsource() show what an agent can call.
-_PROGRAM = """
-def _install(source):
-    import linecache, sys, types
-    module = types.ModuleType("tools")
-    module.__file__ = "<tools>"
-    linecache.cache["<tools>"] = (len(source), None, source.splitlines(True), "<tools>")
-    exec(compile(source, "<tools>", "exec"), module.__dict__)
-    sys.modules["tools"] = module
-_install(SOURCE)
-del _install
-"""
-
-
-def _signature(function: Callable[..., Any]) -> str:
-    """As text, with names of types only: the kernel need not have the caller's classes."""
-    try:
-        found = inspect.signature(function)
-    except (TypeError, ValueError):
-        return "(**arguments)"
-    parts: list[str] = []
-    keyword_only = False
-    for parameter in found.parameters.values():
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
-            return "(**arguments)"  # which call by name cannot have
-        if parameter.kind is parameter.VAR_KEYWORD:
-            return "(**arguments)"
-        if parameter.kind is parameter.KEYWORD_ONLY and not keyword_only:
-            keyword_only = True
-            parts.append("*")
-        text = parameter.name
-        if parameter.annotation is not parameter.empty:
-            text += f": {_annotation(parameter.annotation)}"
-        if parameter.default is not parameter.empty:
-            default = parameter.default
-            plain = default is None or isinstance(default, bool | int | float | str)
-            text += f" = {default!r}" if plain else " = ..."
-            if not plain:
-                return "(**arguments)"  # the caller's own default counts, so it must not be sent
-        parts.append(text)
-    returns = ""
-    if found.return_annotation is not found.empty:
-        returns = f" -> {_annotation(found.return_annotation)}"
-    return f"({', '.join(parts)}){returns}"
-
-
-def _annotation(annotation: Any) -> str:
-    """As it reads in a program; the kernel never evaluates it."""
-    if isinstance(annotation, type) and not typing.get_args(annotation):
-        text = annotation.__name__
-    else:
-        text = str(annotation).replace("typing.", "")
-    try:
-        ast.parse(text, mode="eval")
-    except SyntaxError:
-        return repr(text)
-    return text
+def is_call(prompt: str) -> bool:
+    return prompt.startswith(MARK)
 
 
 class Desk:
-    """Takes the calls of one client's kernel."""
+    """Takes the calls of one client's kernel; without ``approve`` all of its tools are approved."""
 
     def __init__(self, tools: Mapping[str, Tool], approve: Approve | None) -> None:
         self.tools = tools
         self._approve = approve
 
-    @staticmethod
-    def is_call(prompt: str) -> bool:
-        return prompt.startswith(MARK)
-
-    async def answer(self, prompt: str) -> str:
-        """What the kernel is told about its call."""
+    async def answer(
+        self,
+        prompt: str,
+        *,
+        thinking: Callable[[], AbstractContextManager[object]],
+        approve: Approve | None = None,
+    ) -> str:
+        """What the kernel is told about its call. ``thinking`` is entered while somebody decides;
+        ``approve`` is who does, instead of the desk's own."""
         try:
-            asked = json.loads(prompt.removeprefix(MARK))
-            name, arguments = asked["tool"], asked["arguments"]
-            if not isinstance(name, str) or not isinstance(arguments, dict):
-                raise TypeError("not a call")
-        except (ValueError, KeyError, TypeError, RecursionError):
-            return _problem("rejected", "this is no call of a tool")
-        tool = self.tools.get(name)
-        if tool is None:
-            return _problem("rejected", f"there is no tool {name[:100]!r}")
-        try:
-            approved = await self._approved(name, arguments)
+            name, arguments = _read(prompt)
+            tool = self.tools.get(name)
+            if tool is None:
+                raise ToolRejected(f"there is no tool {name[:_NAME_SHOWN]!r}")
+            # Nobody is asked about a call that could not be made.
+            bind(tool.signature, arguments)
+            decides = approve or self._approve
+            if decides is not None:
+                with thinking():
+                    arguments = await _approved(decides, name, arguments)
+            positional, named = bind(tool.signature, arguments)
         except ToolRejected as refusal:
             return _problem("rejected", str(refusal))
-        return await self._called(tool, approved)
+        except TypeError as error:
+            return _problem("arguments", f"{name}(): {error}")
+        return await _called(tool, positional, named)
 
-    async def _approved(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        if self._approve is None:
-            return arguments
-        request = ApprovalRequest(name, arguments, asyncio.get_running_loop().create_future())
-        try:
-            verdict = self._approve(request)
-            if inspect.isawaitable(verdict):
-                verdict = await verdict
-        except ToolRejected:
-            raise
-        except Exception as error:
-            raise ToolRejected(f"it could not be approved: {error}") from error
-        if not request.answered and isinstance(verdict, bool):
-            (request.accept if verdict else request.reject)()
-        return await request.response()
 
-    async def _called(self, tool: Tool, arguments: dict[str, Any]) -> str:
-        try:
-            if inspect.iscoroutinefunction(tool.call):
-                value = await tool.call(**arguments)
-            else:
-                value = await asyncio.to_thread(tool.call, **arguments)
-                if inspect.isawaitable(value):
-                    value = await value
-        except Exception as error:  # noqa: BLE001 - it is the kernel's to hear of
-            kind = "arguments" if isinstance(error, TypeError) else "failed"
-            return _problem(kind, f"{type(error).__name__}: {error}")
-        try:
-            return json.dumps({"value": value})
-        except (TypeError, ValueError):
-            return json.dumps({"value": str(value)})
+def _read(prompt: str) -> tuple[str, dict[str, Any]]:
+    try:
+        asked = json.loads(prompt.removeprefix(MARK))
+        name, arguments = asked["tool"], asked["arguments"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise ToolRejected("this is no call of a tool") from None
+    if not isinstance(name, str) or not isinstance(arguments, dict):
+        raise ToolRejected("this is no call of a tool")
+    return name, arguments
+
+
+async def _approved(approve: Approve, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    request = ApprovalRequest(name, arguments, asyncio.get_running_loop().create_future())
+    try:
+        verdict = approve(request)
+        if inspect.isawaitable(verdict):
+            verdict = await verdict
+    except ToolRejected:
+        raise
+    except Exception as error:
+        raise ToolRejected(f"it could not be approved: {type(error).__name__}: {error}") from error
+    if isinstance(verdict, bool):
+        (request.accept if verdict else request.reject)()
+    return await request.response()
+
+
+async def _called(tool: Tool, positional: list[Any], named: dict[str, Any]) -> str:
+    try:
+        if inspect.iscoroutinefunction(tool.call):
+            value = await tool.call(*positional, **named)
+        else:
+            value = await asyncio.to_thread(tool.call, *positional, **named)
+            if inspect.isawaitable(value):
+                value = await value
+    except Exception as error:  # noqa: BLE001 - it is the kernel's to hear of
+        return _problem("failed", f"{type(error).__name__}: {error}")
+    try:
+        return json.dumps({"value": value})
+    except (TypeError, ValueError, RecursionError):
+        return json.dumps({"value": str(value)})
 
 
 def _problem(kind: str, message: str) -> str:

@@ -57,7 +57,8 @@ def install(sources: Mapping[str, str]) -> None:
             module.__path__ = []
         # No time: linecache keeps what is no file.
         linecache.cache[file] = (len(source), None, source.splitlines(True), file)
-        exec(compile(source, file, "exec"), module.__dict__)
+        # Not with our own postponed annotations: signatures are to show types.
+        exec(compile(source, file, "exec", dont_inherit=True), module.__dict__)
         sys.modules[name] = module
         parent, _, own = name.rpartition(".")
         if parent:

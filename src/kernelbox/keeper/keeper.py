@@ -462,7 +462,8 @@ class Keeper:
             record = frame["record"]
             if record["kernel_id"] in self.registry.kernels:
                 self.registry.add(record)
-                self._registry_changed()
+                if not frame.get("minor"):  # what it is doing is no reason to write a file
+                    self._registry_changed()
         elif frame["event"] == "ended":
             kernel_id = str(frame["kernel_id"])
             self._kernel_ended(kernel_id, str(frame["cause"]), frame.get("epoch"))

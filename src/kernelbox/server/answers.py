@@ -25,13 +25,17 @@ _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=_fiel
 _HEADERS = {"x-content-type-options": "nosniff", "cache-control": "no-store"}
 
 
+_DEEPEST = 100
+_TOO_DEEP = "[not shown: it is nested too deeply]"
+
+
 def to_json(value: object) -> bytes:
-    """A value, or a dataclass, as JSON that every client can read: NaN, which a display may hold,
-    becomes null."""
+    """A value, or a dataclass, as JSON that every client can read: of what a display may hold, NaN
+    becomes null, and what is nested without end is cut."""
     try:
         text = _encode(value)
-    except ValueError:
-        text = _encode(_finite(value))
+    except (ValueError, RecursionError):
+        text = _encode(_readable(value, _DEEPEST))
     return text.encode("ascii")
 
 
@@ -47,13 +51,15 @@ def answer(
     )
 
 
-def _finite(value: Any) -> Any:
+def _readable(value: Any, depth: int) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {name: _finite(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
     if hasattr(value, "__dataclass_fields__"):
-        return _finite(_fields(value))
+        value = _fields(value)
+    if isinstance(value, dict | list | tuple) and depth == 0:
+        return _TOO_DEEP
+    if isinstance(value, dict):
+        return {name: _readable(item, depth - 1) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_readable(item, depth - 1) for item in value]
     return value

@@ -11,14 +11,14 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import TypeAdapter
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from kernelbox import __version__
 from kernelbox.config import Settings
 from kernelbox.server import errors, pages
 from kernelbox.server.jupyter import routes as jupyter
-from kernelbox.server.observing import Numbers, Observing, Traces
+from kernelbox.server.observing import Numbers, Observing, Traces, WithoutTokens
 from kernelbox.server.reception import Reception
 from kernelbox.server.routes import ROUTERS, executions
 from kernelbox.server.running import Gone
@@ -50,14 +50,14 @@ def create_app(
     tokens = read_tokens(server)
     reception = Reception(settings, server, tenants=tokens.tenants, walls=allow_open_tenants)
     numbers, traces = Numbers(), Traces()
-    routes = [
-        route for router in (*ROUTERS, jupyter.router, pages.router) for route in router.routes
-    ]
+    routes = [route for router in (*ROUTERS, pages.router) for route in router.routes]
+    routes += jupyter.ROUTES
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         traces.start()
         forget_secrets()
+        WithoutTokens.install()
         try:
             yield
         finally:
@@ -84,13 +84,14 @@ def create_app(
     app.openapi = lambda: _openapi(app, secured=bool(tokens))  # type: ignore[method-assign]
     errors.install(app)
     app.add_exception_handler(Gone, _nobody_there)
+    app.add_exception_handler(ClientDisconnect, _nobody_there)
     # The last one added is the first to see a request.
     app.add_middleware(Safety, settings=server, tokens=tokens, routes=routes)
     if server.cors_origins:
         app.add_middleware(
             CORSMiddleware,
             allow_origins=list(server.cors_origins),
-            allow_methods=["GET", "POST", "PUT", "DELETE"],
+            allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
             allow_headers=["authorization", "content-type", "idempotency-key", "last-event-id"],
             expose_headers=["x-execution-id"],
         )

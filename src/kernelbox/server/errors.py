@@ -4,17 +4,15 @@ says which status each of them has."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, Field
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match
 
-from kernelbox.config import in_short
 from kernelbox.errors import (
     BadInput,
     BoxError,
@@ -76,15 +74,6 @@ MEANINGS: dict[int, str] = {
 }
 
 
-class ErrorBody(BaseModel):
-    """What every error looks like."""
-
-    error: str = Field(description="The kind of error, one word", examples=["KernelNotFound"])
-    message: str = Field(description="What happened, to which thing, and what to do now")
-    hint: str | None = Field(default=None, description="What to try next, where there is a hint")
-    details: dict[str, Any] = Field(description="Facts for programs; empty if there are none")
-
-
 class Refused(HTTPException):
     """An error of the service itself, with all that its answer says.
 
@@ -106,9 +95,11 @@ class Refused(HTTPException):
         self.hint = hint
         self.details = dict(details or {})
 
+    def content(self) -> dict[str, Any]:
+        return error_content(self.error, self.detail, hint=self.hint, details=self.details)
+
     def response(self) -> Response:
-        content = error_content(self.error, self.detail, hint=self.hint, details=self.details)
-        return answer(content, status=self.status_code, headers=self.headers)
+        return answer(self.content(), status=self.status_code, headers=self.headers)
 
 
 def error_content(
@@ -131,8 +122,32 @@ def status_of(error: BoxError) -> int:
     return 500
 
 
+def failure_content(
+    error: Exception, shown: Callable[[BoxError], dict[str, Any]]
+) -> dict[str, Any]:
+    """Any failure as it is told in the middle of a stream, where there is no status any more;
+    ``shown`` has it for an error of the box."""
+    if isinstance(error, BoxError):
+        return shown(error)
+    if isinstance(error, Refused):
+        return error.content()
+    logging.getLogger("kernelbox.server").error("a stream failed", exc_info=error)
+    return internal_content(error)
+
+
+def internal_content(error: Exception) -> dict[str, Any]:
+    """The client is told what kind it was and no more; the log has the rest."""
+    return error_content(
+        "InternalError",
+        f"the service failed at this request ({type(error).__name__}); its log says more",
+        hint="if it happens again, report it with the request",
+    )
+
+
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """These errors, and those that every route has, for OpenAPI."""
+    from kernelbox.server.schema_errors import ErrorBody
+
     always = (401, 403, 408, 413, 415, 422, 429, 500, 503)
     return {
         status: {"model": ErrorBody, "description": MEANINGS[status]}
@@ -140,10 +155,20 @@ def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
     }
 
 
-def install(app: FastAPI) -> None:
+def install(app: Starlette) -> None:
     """Have every error of the app answered in the one shape."""
+    from fastapi.exceptions import RequestValidationError
+
+    from kernelbox.server.schema_errors import invalid
+
+    app.add_exception_handler(RequestValidationError, invalid)
+    install_plain(app)
+
+
+def install_plain(app: Starlette) -> None:
+    """The same for an app without models of requests, which need not import FastAPI: that takes
+    longer than all the rest of a small service."""
     app.add_exception_handler(BoxError, _box_error)
-    app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _failure)
 
@@ -154,26 +179,6 @@ async def _box_error(request: Request, error: Exception) -> Response:
     headers = {"retry-after": "1"} if status == 503 else None
     guest = request.app.state.reception.guest(request)
     return answer(guest.error(error), status=status, headers=headers)
-
-
-async def _invalid(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    problems = [
-        {
-            "where": ".".join(str(part) for part in problem["loc"]),
-            "problem": problem["msg"],
-            "given": in_short(problem.get("input")),
-        }
-        for problem in error.errors()[:20]
-    ]
-    said = "; ".join(f"{problem['where']}: {problem['problem']}" for problem in problems[:3])
-    content = error_content(
-        "BadInput",
-        f"the request cannot be used: {said}",
-        hint="/docs and /openapi.json say what this route takes",
-        details={"problems": problems},
-    )
-    return answer(content, status=422)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
@@ -197,16 +202,11 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 async def _failure(request: Request, error: Exception) -> Response:
-    # The server logs the traceback itself; the client is told what kind it was and no more.
+    # The server logs the traceback itself.
     logging.getLogger("kernelbox.server").error(
         "%s %s failed: %r", request.method, request.url.path, error
     )
-    content = error_content(
-        "InternalError",
-        f"the service failed at this request ({type(error).__name__}); its log says more",
-        hint="if it happens again, report it with the request",
-    )
-    return answer(content, status=500)
+    return answer(internal_content(error), status=500)
 
 
 def _methods(request: Request) -> set[str]:

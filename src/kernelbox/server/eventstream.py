@@ -9,9 +9,9 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from kernelbox.errors import BoxError
 from kernelbox.result import Event, ExecutionResult
 from kernelbox.server.answers import to_json
+from kernelbox.server.errors import failure_content
 from kernelbox.server.reception import Guest
 from kernelbox.server.running import disconnected
 
@@ -91,8 +91,9 @@ class EventStream(Response):
                 continue
             try:
                 event = self._next.result()
-            except BoxError as error:
-                await _send(send, frame("error", self._guest.error(error)), more=False)
+            except Exception as error:  # noqa: BLE001
+                content = failure_content(error, self._guest.error)
+                await _send(send, frame("error", content), more=False)
                 return
             over = isinstance(event.item, ExecutionResult)
             await _send(send, event_frame(event), more=not over)

@@ -12,7 +12,8 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -22,6 +23,8 @@ from kernelbox.server.errors import Refused
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_PARTS = 100
 _DRAFT = ".kernelbox-upload-"
+_ABANDONED = 3600.0
+"""Seconds without a byte after which a draft is nobody's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +49,28 @@ def parts_of(path: str) -> list[str]:
     return parts
 
 
-class Folder:
-    """The files below one folder."""
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A folder as it was when we first saw it: its path without links, and which one it was."""
 
-    def __init__(self, root: str) -> None:
-        self._root = root
+    path: str
+    identity: tuple[int, int]
+
+    @classmethod
+    def at(cls, path: str) -> Start:
+        with _said("."):
+            real = os.path.realpath(path)
+            return cls(real, _identity(os.stat(real)))
+
+
+class Folder:
+    """The files below one folder, but for ``hidden`` places and what is in them; ``home`` is hidden
+    too, unless it is the folder itself."""
+
+    def __init__(self, start: Start, hidden: Sequence[str] = (), *, home: str = "") -> None:
+        self._start = start
+        self._never = hidden
+        self._hidden = (*hidden, home) if home else hidden
 
     def entries(self, path: str) -> list[Entry]:
         """What is in a folder, by name."""
@@ -71,6 +91,7 @@ class Folder:
         with self._opened(path, parts[:-1]) as folder, _said(path):
             # Not blocking: opening a pipe would wait for a writer.
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            self._refuse_hidden(path, folder, parts[-1])
             fd = os.open(parts[-1], flags, dir_fd=folder)
         facts = os.fstat(fd)
         if not stat.S_ISREG(facts.st_mode):
@@ -89,6 +110,8 @@ class Folder:
                 facts = os.stat(parts[-1], dir_fd=folder, follow_symlinks=False)
                 if not stat.S_ISREG(facts.st_mode):
                     raise _not_a_file(path)
+            self._refuse_hidden(path, folder, parts[-1])
+            _tidy(folder)
             draft = _DRAFT + secrets.token_hex(8)
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             fd = os.open(draft, flags, 0o666, dir_fd=folder)
@@ -101,6 +124,7 @@ class Folder:
         if not parts:
             raise Refused(409, "NotAFile", "the kernel's folder itself cannot be deleted")
         with self._opened(path, parts[:-1]) as folder, _said(path):
+            self._refuse_hidden(path, folder, parts[-1])
             facts = os.stat(parts[-1], dir_fd=folder, follow_symlinks=False)
             if stat.S_ISDIR(facts.st_mode):
                 os.rmdir(parts[-1], dir_fd=folder)
@@ -110,10 +134,15 @@ class Folder:
     @contextlib.contextmanager
     def _opened(self, path: str, parts: list[str], *, make: bool = False) -> Iterator[int]:
         with _said(path):
-            fd = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fd = os.open(self._start.path, _FOLDER)
         try:
+            if _identity(os.fstat(fd)) != self._start.identity:
+                raise _replaced()
+            if any(_is_at(place, self._start.identity) for place in self._never):
+                raise _ours(path)
             with _said(path):
                 for part in parts:
+                    self._refuse_hidden(path, fd, part)
                     if make:
                         with contextlib.suppress(FileExistsError):
                             os.mkdir(part, dir_fd=fd)
@@ -123,6 +152,13 @@ class Folder:
             yield fd
         finally:
             os.close(fd)
+
+    def _refuse_hidden(self, path: str, folder: int, name: str) -> None:
+        """By name, so that nobody puts one there before we do."""
+        for place in self._hidden:
+            above, own_name = os.path.split(place)
+            if own_name == name and _is_at(above, _identity(os.fstat(folder))):
+                raise _ours(path)
 
 
 class Upload:
@@ -156,6 +192,30 @@ class Upload:
                 os.unlink(self._draft, dir_fd=self._folder)
         os.close(self._fd)
         os.close(self._folder)
+
+
+def _tidy(folder: int) -> None:
+    """Remove drafts of uploads that nobody finishes any more: the service that took them died."""
+    horizon = time.time() - _ABANDONED
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if not entry.name.startswith(_DRAFT):
+                continue
+            with contextlib.suppress(OSError):
+                facts = entry.stat(follow_symlinks=False)
+                if stat.S_ISREG(facts.st_mode) and facts.st_mtime < horizon:
+                    os.unlink(entry.name, dir_fd=folder)
+
+
+def _is_at(path: str, identity: tuple[int, int]) -> bool:
+    try:
+        return _identity(os.stat(path)) == identity
+    except OSError:
+        return False
+
+
+def _identity(facts: os.stat_result) -> tuple[int, int]:
+    return facts.st_dev, facts.st_ino
 
 
 def _entry(entry: os.DirEntry[str]) -> Entry:
@@ -205,6 +265,19 @@ def _outside(path: str) -> Refused:
         "OutsideFolder",
         f"{in_short(path)} is not below the kernel's folder",
         hint="paths are relative, without '..'",
+    )
+
+
+def _ours(path: str) -> Refused:
+    return Refused(403, "NotAllowed", f"{in_short(path)} belongs to KernelBox itself")
+
+
+def _replaced() -> Refused:
+    return Refused(
+        403,
+        "OutsideFolder",
+        "the kernel's folder is not the one any more that it started in; another is in its place",
+        hint="POST /kernels/{id}/restart starts the kernel in the folder that is there now",
     )
 
 

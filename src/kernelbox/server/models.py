@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from fastapi import Path, Query
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.json_schema import SkipJsonSchema
 
 from kernelbox.result import Checkpoint, KernelRecord, SaveReport
+from kernelbox.server.answers import to_json
 from kernelbox.spool import OutputMatch
 
 # Letters of scripts whose blocks have no holes, so that every one of them is printable.
@@ -49,7 +50,19 @@ Cursor = Annotated[int, Field(ge=0), BeforeValidator(_whole)]
 Seconds = Annotated[float, Field(gt=0, le=1e9)]
 # A parameter may be left out, but there is no way to write null in a header or a query.
 Absent = SkipJsonSchema[None]
-Tags = dict[str, str | int | float | bool | None] | list[str]
+_LARGEST_TAGS = 64 << 10
+
+
+def _not_too_large(tags: dict[str, Any] | list[str]) -> dict[str, Any] | list[str]:
+    """Every record carries its tags, and every listing all of them."""
+    if len(to_json(tags)) > _LARGEST_TAGS:
+        raise ValueError(f"tags may have {_LARGEST_TAGS:,} bytes as JSON")
+    return tags
+
+
+Tags = Annotated[
+    dict[str, str | int | float | bool | None] | list[str], AfterValidator(_not_too_large)
+]
 
 
 class _Body(BaseModel):
@@ -98,7 +111,7 @@ class Execute(_Body):
     )
 
 
-class _Repeated(_Body):
+class Repeated(_Body):
     code: str
     language: Literal["python", "bash"] = "python"
     timeout: Seconds | None = None
@@ -108,14 +121,14 @@ class _Repeated(_Body):
     )
 
 
-class ExecuteRetry(_Repeated):
+class ExecuteRetry(Repeated):
     replacement_codes: list[str] = Field(
         default_factory=list,
         description="Code for the second attempt, the third, …; then the last code again",
     )
 
 
-class ExecuteWithRetry(_Repeated):
+class ExecuteWithRetry(Repeated):
     on_error_code: str | None = Field(
         default=None, description="Code for every attempt after the first; default: the same"
     )

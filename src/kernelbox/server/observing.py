@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import unquote_plus
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -54,13 +55,48 @@ class Numbers:
             lines.append(f"kernelbox_http_request_seconds_sum{label} {self._sums[route]:.6f}")
             lines.append(f"kernelbox_http_request_seconds_count{label} {total}")
         everything = {**gauges, "http_requests_inside": ("Requests being served.", self.inside)}
-        for name, (words, value) in everything.items():
-            lines += [
-                f"# HELP kernelbox_{name} {words}",
-                f"# TYPE kernelbox_{name} gauge",
-                f"kernelbox_{name} {value:g}",
-            ]
-        return "\n".join(lines) + "\n"
+        return "\n".join(lines) + "\n" + gauges_text(everything)
+
+
+def gauges_text(gauges: dict[str, tuple[str, float]]) -> str:
+    """Values of name to help and value, in the format of Prometheus."""
+    return "".join(
+        f"# HELP kernelbox_{name} {words}\n"
+        f"# TYPE kernelbox_{name} gauge\n"
+        f"kernelbox_{name} {value:g}\n"
+        for name, (words, value) in gauges.items()
+    )
+
+
+class WithoutTokens(logging.Filter):
+    """Takes tokens out of what the server logs: Jupyter's clients have them in addresses."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if isinstance(record.args, tuple):
+            record.args = tuple(
+                without_token(value) if isinstance(value, str) else value for value in record.args
+            )
+        return True
+
+    @classmethod
+    def install(cls) -> None:
+        for name in ("uvicorn.access", "uvicorn.error"):
+            logger = logging.getLogger(name)
+            if not any(isinstance(found, cls) for found in logger.filters):
+                logger.addFilter(cls())
+
+
+def without_token(address: str) -> str:
+    """An address whose parameter ``token``, however it is written, has no value."""
+    path, separator, query = address.partition("?")
+    if not separator:
+        return address
+    shown = []
+    for part in query.split("&"):
+        name, equals, _ = part.partition("=")
+        hidden = equals and unquote_plus(name) == "token"
+        shown.append(f"{name}=…" if hidden else part)
+    return f"{path}?{'&'.join(shown)}"
 
 
 class Observing:

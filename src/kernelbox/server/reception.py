@@ -11,35 +11,75 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.requests import HTTPConnection
 
 from kernelbox.async_box import AsyncBox
-from kernelbox.box import Box
 from kernelbox.config import Settings
 from kernelbox.errors import BoxError, KernelNotFound
+from kernelbox.keeper.home import locate
 from kernelbox.result import KernelRecord
 from kernelbox.server.errors import Refused, content_of
+from kernelbox.server.folder import Start
 from kernelbox.server.jupyter.lines import Lines
 from kernelbox.server.settings import ServerSettings
 
 _BETWEEN = "::"
 _ID = re.compile(r"[0-9a-f]{8,}(-[0-9a-f]+)*")
 _MOST_REMEMBERED = 10_000
+_T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+def going_away() -> Refused:
+    """What clients are told for whom there is no time left."""
+    return Refused(
+        503,
+        "GoingAway",
+        "the service ends; a cell that was to go on goes on without it",
+        hint="come back to it by its execution id, or send the same Idempotency-Key again",
+        headers={"retry-after": "5"},
+    )
+
+
+@dataclass(slots=True, eq=False)
 class Underway:
-    """An execution that a client waits for, and the task that waits with it."""
+    """An execution that a client waits for; what comes of it is awaited with :meth:`heard`."""
 
     kernel: str
     execution_id: str
     on_disconnect: str
-    waiting: asyncio.Task[Any] | None
+    _listener: asyncio.Task[Any] | None = None
+    _over: bool = False
+
+    async def heard(self, news: Callable[[], Awaitable[_T]]) -> _T:
+        """What is to come, unless :meth:`leave` is called first: then :func:`going_away`."""
+        if self._over:
+            raise going_away()
+        listener = self._listener = asyncio.current_task()
+        assert listener is not None
+        try:
+            return await news()
+        except asyncio.CancelledError:
+            # Somebody else may want this task to end, too.
+            if not self._was_left() or listener.uncancel() > 0:
+                raise
+            raise going_away() from None
+        finally:
+            self._listener = None
+
+    def _was_left(self) -> bool:
+        return self._over
+
+    def leave(self) -> None:
+        """Let go of it; what becomes of the cell is what was asked for."""
+        if not self._over:
+            self._over = True
+            if self._listener is not None:
+                self._listener.cancel()
 
 
 class Reception:
@@ -54,35 +94,58 @@ class Reception:
         self.tenants = tenants
         self.walls = walls
         self.box = AsyncBox(settings)
-        # For what reads files: in threads, so that a large file delays nobody.
-        self.blocking = Box(settings)
         self.lines = Lines()
         self.sessions: dict[str, dict[str, Any]] = {}
         """Which document uses which kernel, as Jupyter clients told us."""
         self.started_at = time.time()
         self.underway: set[Underway] = set()
+        self.ending = False
+        """The service was told to end: what runs has some time left, and nothing else begins."""
         self.making: set[str] = set()
+        self.searches = asyncio.Semaphore(os.cpu_count() or 1)
+        """A search keeps a processor busy; more at once would only take longer."""
+        self.chosen_ids: dict[tuple[str, str], str] = {}
+        """Under which id a kernel runs what came with a key, where the client chose that id."""
+        self.starts: dict[tuple[str, int], Start] = {}
+        """Where kernels, by id and epoch, were when their files were first asked for."""
         self._names: dict[str, str] = {}
 
     @property
+    def home(self) -> str:
+        return os.path.dirname(self.settings.registry_path)
+
+    @property
+    def own_places(self) -> tuple[str, ...]:
+        """Folders and files that are nobody's business, though they may lie in a kernel's folder:
+        keys, sockets, what others have saved."""
+        home = locate(self.settings)
+        key = os.path.join(self.home, "session.key")
+        return home.runtime_dir, home.rundir, self.data_dir, self.settings.registry_path, key
+
+    @property
+    def secured(self) -> bool:
+        """Whether a token is needed."""
+        return bool(self.server.api_token or self.server.tokens_file)
+
+    @property
     def data_dir(self) -> str:
-        beside = os.path.join(os.path.dirname(self.settings.registry_path), "server")
+        beside = os.path.join(self.home, "server")
         return os.path.abspath(self.server.data_dir or beside)
 
     async def close(self) -> None:
         await self.lines.close()
         await self.box.close()
-        self.blocking.close()
 
     def guest(self, connection: HTTPConnection) -> Guest:
         return Guest(self, connection.scope["state"].get("tenant"))
 
     async def end_all(self) -> None:
         """Interrupt what clients wait for; what was to go on without them goes on without us."""
+        self.ending = True
         underway = list(self.underway)
         for execution in underway:
-            if execution.on_disconnect == "continue" and execution.waiting is not None:
-                execution.waiting.cancel()
+            if execution.on_disconnect == "continue":
+                execution.leave()
         await asyncio.gather(
             *(
                 self.box.cancel(execution.kernel, execution.execution_id)
@@ -91,6 +154,18 @@ class Reception:
             ),
             return_exceptions=True,
         )
+
+    @contextmanager
+    def running(self, kernel: str, execution_id: str, *, on_disconnect: str) -> Iterator[Underway]:
+        """Make an execution known while a client waits for it."""
+        if self.ending:
+            raise going_away()
+        execution = Underway(kernel, execution_id, on_disconnect)
+        self.underway.add(execution)
+        try:
+            yield execution
+        finally:
+            self.underway.discard(execution)
 
     async def name_of(self, kernel_id: str) -> str | None:
         """The name of the kernel with an id. Neither changes nor comes back, so it is kept."""
@@ -168,16 +243,43 @@ class Guest:
         """Where a new kernel of the guest starts: tenants have folders of their own."""
         if self.tenant is None or not self.reception.walls:
             return None
-        folder = os.path.join(self.reception.data_dir, "folders", self.tenant, name)
+        folder = os.path.join(self._folders(self.tenant), name)
         os.makedirs(folder, mode=0o700, exist_ok=True)
         return folder
+
+    @asynccontextmanager
+    async def in_folder(self, name: str) -> AsyncIterator[str | None]:
+        """:meth:`folder`, which does not stay if it is new and no kernel comes to live there."""
+        folder, new = await asyncio.to_thread(self._made_folder, name)
+        try:
+            yield folder
+        except BaseException:
+            if new and folder is not None:
+                with suppress(OSError):
+                    os.rmdir(folder)
+            raise
+
+    def _made_folder(self, name: str) -> tuple[str | None, bool]:
+        new = self.tenant is not None and not os.path.exists(
+            os.path.join(self._folders(self.tenant), name)
+        )
+        return self.folder(name), new
 
     def may_see(self, folder: str) -> bool:
         """Whether files there are the guest's: a loaded session brings a folder along."""
         if self.tenant is None:
             return True
-        mine = os.path.realpath(os.path.join(self.reception.data_dir, "folders", self.tenant))
+        mine = os.path.realpath(self._folders(self.tenant))
         return os.path.realpath(folder).startswith(mine + os.sep)
+
+    def may_remove(self, folder: str) -> bool:
+        """Whether that is a folder that :meth:`folder` made."""
+        return self.tenant is not None and os.path.dirname(
+            os.path.realpath(folder)
+        ) == os.path.realpath(self._folders(self.tenant))
+
+    def _folders(self, tenant: str) -> str:
+        return os.path.join(self.reception.data_dir, "folders", tenant)
 
     @asynccontextmanager
     async def making(self, names: list[str], *, fresh: bool = True) -> AsyncIterator[list[str]]:

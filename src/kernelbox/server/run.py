@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
 import os
+import resource
 import secrets
 import signal
 import socket
@@ -17,16 +20,22 @@ import uvicorn
 
 from kernelbox.config import Settings
 from kernelbox.errors import BadInput
-from kernelbox.server.protocol import patient_for
+from kernelbox.server.protocol import PatientProtocol, patient_for, quiet_websockets
 from kernelbox.server.reception import Reception
 from kernelbox.server.safety import is_loopback
 from kernelbox.server.settings import ServerSettings
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
+    from starlette.applications import Starlette
 
 _AFTER_DRAIN = 5
 """Seconds that interrupted cells have to say their last words."""
+_LOOK_AGAIN = 0.02
+_AT_ONCE = 128
+"""Connections that are accepted in one go. If there are no descriptors left, asyncio logs each."""
+_WAITING = 2048
+"""Connections that may wait to be accepted."""
+_MOST_FILES = 65_536
 
 
 def serve(
@@ -79,7 +88,7 @@ def serve(
 
 
 def run_app(
-    app: FastAPI,
+    app: Starlette,
     host: str,
     port: int,
     *,
@@ -96,7 +105,9 @@ def run_app(
     listening = _listen(host, port)
     config = uvicorn.Config(
         app,
-        http=patient_for(reception.server.body_timeout),
+        http=patient_for(reception.server.body_timeout, most_connections=_room_for_connections()),
+        ws=quiet_websockets() or "none",
+        backlog=_AT_ONCE,
         ws_max_size=reception.server.max_body,
         access_log=access_log,
         log_level="info" if access_log else "warning",
@@ -106,7 +117,6 @@ def run_app(
         loop="asyncio",
         ssl_certfile=tls_cert,
         ssl_keyfile=tls_key,
-        timeout_graceful_shutdown=int(reception.server.drain) + _AFTER_DRAIN,
     )
     scheme = "https" if tls_cert else "http"
     address = listening.getsockname()
@@ -137,20 +147,40 @@ class DrainingServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
+            for listening in sockets or ():
+                listening.listen(_WAITING)
             self._ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        draining = asyncio.ensure_future(self._drain())
-        try:
-            await super().shutdown(sockets)
-        finally:
-            draining.cancel()
-            await asyncio.wait({draining})
+        """What runs goes first: uvicorn itself hangs up on WebSockets at once."""
+        reception = self._reception
+        reception.ending = True
+        for server in self.servers:
+            server.close()
+        for listening in sockets or ():
+            listening.close()
+        for connection in list(self.server_state.connections):
+            if isinstance(connection, PatientProtocol):
+                connection.shutdown()  # after its answer, or now if it waits for none
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + reception.server.drain
+        await self._until_nothing_runs(deadline)
+        # An interrupted cell still answers its client, with its output and what became of it.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_AFTER_DRAIN):
+                await reception.end_all()
+        await self._until_nothing_runs(loop.time() + _AFTER_DRAIN)
+        for execution in list(reception.underway):
+            execution.leave()
+        left = max(0.0, deadline - loop.time()) + _AFTER_DRAIN
+        self.config.timeout_graceful_shutdown = math.ceil(left)
+        await super().shutdown(sockets)
 
-    async def _drain(self) -> None:
-        """An interrupted cell still answers its client, with its output and what became of it."""
-        await asyncio.sleep(self._reception.server.drain)
-        await self._reception.end_all()
+    async def _until_nothing_runs(self, deadline: float) -> None:
+        now = asyncio.get_running_loop().time
+        # The handler of a signal sets force_exit, so there is no event to wait for.
+        while self._reception.underway and now() < deadline and not self.force_exit:  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_AGAIN)
 
 
 def _serve_and_reload(
@@ -188,7 +218,7 @@ def _listen(host: str, port: int) -> socket.socket:
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listening.bind(address)
-            listening.listen(2048)
+            listening.listen(_WAITING)
         except BaseException:
             listening.close()
             raise
@@ -201,6 +231,18 @@ def _listen(host: str, port: int) -> socket.socket:
             host=host,
             port=port,
         ) from None
+
+
+def _room_for_connections() -> int:
+    """How many connections there may be: half of the descriptors that we may have, and we may have
+    more if we ask. The other half is for kernels, files and searches."""
+    limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_FILES if most == resource.RLIM_INFINITY else min(most, _MOST_FILES)
+    if limit != resource.RLIM_INFINITY and limit < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+            limit = wanted
+    return max(16, (_MOST_FILES if limit == resource.RLIM_INFINITY else limit) // 2)
 
 
 def _is_local(host: str) -> bool:

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.types import Receive
 
 from kernelbox.async_box import AsyncOnInput
+from kernelbox.errors import BoxError
 from kernelbox.result import Event, ExecutionResult
+from kernelbox.retry import Mend, attempts
 from kernelbox.server.errors import Refused
-from kernelbox.server.models import Execute
-from kernelbox.server.reception import Guest, Underway
+from kernelbox.server.models import Execute, Repeated
+from kernelbox.server.reception import Guest, Reception, Underway
 
 _T = TypeVar("_T")
+_STOPPED = ("KeyboardInterrupt", "Cancelled")
+"""The errors of a cell that somebody has stopped."""
+_MOST_REMEMBERED = 10_000
 
 
 class Gone(Exception):
@@ -39,35 +45,69 @@ class Order:
     @classmethod
     def of(cls, guest: Guest, kernel: str, body: Execute, *, key: str | None = None) -> Order:
         key = guest.key(key)
-        # The same key means the same execution, so that a second caller is told its id at once.
-        made_up = uuid.uuid4().hex if key is None else key[:32]
+        if key is None:
+            made_up = body.execution_id or uuid.uuid4().hex
+        else:
+            # The same key means the same execution, so that a second caller is told its id at once:
+            # the one that the first caller chose, if it chose one.
+            chosen = guest.reception.chosen_ids.get((kernel, key), body.execution_id)
+            made_up = chosen or key[:32]
         return cls(
             guest,
             kernel,
             body,
             key,
-            body.execution_id or made_up,
+            made_up,
             body.on_disconnect or ("interrupt" if key is None else "continue"),
         )
 
     async def execute(self) -> ExecutionResult:
         """The result of it."""
-        with self._known(asyncio.current_task()):
-            return await self.guest.reception.box.execute(
-                self.kernel, self.body.code, **self._arguments()
+        box = self.guest.reception.box
+        with self._known() as underway:
+            result = await underway.heard(
+                lambda: box.execute(self.kernel, self.body.code, **self._arguments())
             )
+            self._remember(result.execution_id)
+            return result
 
-    async def events(self, on_input: AsyncOnInput | None = None) -> AsyncIterator[Event]:
+    async def events(self, on_input: AsyncOnInput | None = None) -> AsyncGenerator[Event, None]:
         """What happens, as it happens, and the result last. Leaving early is a disconnect."""
         events = self.guest.reception.box.events(
             self.kernel, self.body.code, on_input=on_input, **self._arguments()
         )
-        with self._known(None):
+        with self._known() as underway:
+            async for event in _heard(underway, events):
+                if isinstance(event.item, ExecutionResult):
+                    self._remember(event.item.execution_id)
+                yield event
+
+    @contextmanager
+    def _known(self) -> Iterator[Underway]:
+        reception = self.guest.reception
+        first = (self.kernel, self.key) not in reception.chosen_ids
+        with reception.running(
+            self.kernel, self.execution_id, on_disconnect=self.on_disconnect
+        ) as underway:
+            self._remember(self.execution_id)
             try:
-                async for event in events:
-                    yield event
-            finally:
-                await events.aclose()
+                yield underway
+            except BoxError:
+                if first:
+                    self._remember(None)  # nothing was run, so the key stands for nothing
+                raise
+
+    def _remember(self, execution_id: str | None) -> None:
+        """What the key stands for, if that cannot be told from the key itself."""
+        if self.key is None:
+            return
+        chosen = self.guest.reception.chosen_ids
+        if not execution_id or execution_id == self.key[:32]:
+            chosen.pop((self.kernel, self.key), None)
+            return
+        if len(chosen) > _MOST_REMEMBERED:
+            chosen.clear()
+        chosen[self.kernel, self.key] = execution_id
 
     def _arguments(self) -> dict[str, Any]:
         return {
@@ -80,15 +120,78 @@ class Order:
             "idempotency_key": self.key,
         }
 
-    @contextmanager
-    def _known(self, waiting: asyncio.Task[Any] | None) -> Iterator[None]:
-        underway = self.guest.reception.underway
-        me = Underway(self.kernel, self.execution_id, self.on_disconnect, waiting)
-        underway.add(me)
-        try:
-            yield
-        finally:
-            underway.discard(me)
+
+async def follow(
+    reception: Reception, kernel: str, execution_id: str, *, start: int
+) -> AsyncGenerator[Event, None]:
+    """The events of an execution that somebody comes back to; leaving does not end it."""
+    events = reception.box.attach(kernel, execution_id, start=start)
+    with reception.running(kernel, execution_id, on_disconnect="continue") as underway:
+        async for event in _heard(underway, events):
+            yield event
+
+
+async def _heard(
+    underway: Underway, events: AsyncGenerator[Event, None]
+) -> AsyncGenerator[Event, None]:
+    try:
+        while True:
+            try:
+                event = await underway.heard(events.__anext__)
+            except StopAsyncIteration:
+                return
+            yield event
+    finally:
+        await events.aclose()
+
+
+async def execute_until_it_works(
+    guest: Guest, kernel: str, body: Repeated, next_code: Callable[[int], str | None]
+) -> ExecutionResult:
+    """Run code, and after each failure the code that ``next_code(attempt)`` has.
+
+    Who stops a cell means all of it: nothing is run after an interrupt.
+    """
+    reception = guest.reception
+    limit = reception.settings.max_retries if body.max_attempts is None else body.max_attempts
+    rules = attempts(body.code, limit)
+    try:
+        step = next(rules)
+        while True:
+            if isinstance(step, Mend):
+                error = step.result.error
+                if reception.ending or (error is not None and error.ename in _STOPPED):
+                    return step.result
+                step = rules.send(next_code(step.attempt))
+                continue
+            execution_id = uuid.uuid4().hex
+            with reception.running(kernel, execution_id, on_disconnect="interrupt") as underway:
+                run = partial(
+                    reception.box.execute,
+                    kernel,
+                    step.code,
+                    language=body.language,
+                    timeout=body.timeout,
+                    execution_id=execution_id,
+                    atomic=body.atomic,
+                )
+                result = await underway.heard(run)
+            step = rules.send(result)
+    except StopIteration as end:
+        last: ExecutionResult = end.value
+        return last
+
+
+def refuse_key(request: Request) -> None:
+    """Of several executions in one request, none could be told from another by its key."""
+    if "idempotency-key" in request.headers:
+        raise Refused(
+            422,
+            "KeyNotSupported",
+            "an Idempotency-Key means one execution, and this route may run several. Nothing was "
+            "run",
+            hint="leave the key out, or repair the code yourself with one execute for each attempt",
+        )
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, _T]) -> _T:
@@ -100,14 +203,6 @@ async def unless_gone(request: Request, work: Coroutine[Any, Any, _T]) -> _T:
         await asyncio.wait({task, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
             raise Gone
-        if task.cancelled():
-            raise Refused(
-                503,
-                "GoingAway",
-                "the service ends; the cell goes on without it",
-                hint="come back to it by its execution id, or send the same Idempotency-Key again",
-                headers={"retry-after": "5"},
-            )
         return task.result()
     finally:
         leaving.cancel()

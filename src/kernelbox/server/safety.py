@@ -6,7 +6,7 @@ Elsewhere a token is needed. In this order, cheapest and most telling first:
 
 1. the Host, on loopback (a rebound DNS name gives itself away there)
 2. the Origin, everywhere
-3. the token
+3. the token; or, on loopback without one, whose connection it is
 4. how many requests there are already
 5. the body: what it is, how large, how slow
 """
@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import os
+import re
 from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
@@ -25,6 +27,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kernelbox.config import in_short
 from kernelbox.server.errors import Refused
+from kernelbox.server.peers import GONE, owner_of
 from kernelbox.server.settings import ServerSettings
 from kernelbox.server.tokens import Holder, Tokens
 
@@ -32,7 +35,7 @@ PUBLIC = frozenset({"/", "/health", "/openapi.json", "/docs", "/redoc"})
 """Paths that say nothing of anybody's kernels, and need no token."""
 PUBLIC_FOLDER = "/docs/assets/"
 
-_HARMLESS = frozenset({"GET", "HEAD", "OPTIONS"})
+_AUTHORITY = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::\d{0,5})?", re.ASCII)
 _ANYBODY = Holder(None)
 _CLOSE = {"connection": "close"}
 _SIMULTANEOUS = {"retry-after": "1"}
@@ -51,10 +54,9 @@ def is_loopback(address: str) -> bool:
 
 @lru_cache(maxsize=256)
 def host_name(authority: str) -> str:
-    """The name in a Host header or an origin's authority, without the port."""
-    if authority.startswith("["):
-        return authority[1:].partition("]")[0].lower()
-    return authority.partition(":")[0].rstrip(".").lower()
+    """The name in a Host header, without the port; nothing, if it is not a name and a port."""
+    match = _AUTHORITY.fullmatch(authority)
+    return (match[1] or match[2]).removesuffix(".").lower() if match else ""
 
 
 def names_loopback(host: str) -> bool:
@@ -127,20 +129,21 @@ class Safety:
                     f"this service listens on loopback and does not go by {in_short(host)}",
                     hint="call it as 127.0.0.1 or localhost; KERNELBOX_HTTP_HOSTS names others",
                 )
-        self._check_origin(scope, headers, host)
+        self._check_origin(headers, host, public=public)
         if public:
             return _ANYBODY
         return self._check_token(scope, headers, local=local)
 
-    def _check_origin(self, scope: Scope, headers: dict[bytes, bytes], host: str) -> None:
+    def _check_origin(self, headers: dict[bytes, bytes], host: str, *, public: bool) -> None:
         origin = headers.get(b"origin")
         if origin is not None:
             text = origin.decode("latin-1")
             if text.lower() in self._settings.cors_origins or is_same_origin(text, host):
                 return
         else:
-            unsafe = scope["type"] == "websocket" or scope["method"] not in _HARMLESS
-            if headers.get(b"sec-fetch-site") != b"cross-site" or not unsafe:
+            # Also what only reads: a page cannot see the answer, but it can have us work.
+            followed = public and headers.get(b"sec-fetch-mode") == b"navigate"
+            if headers.get(b"sec-fetch-site") != b"cross-site" or followed:
                 return
             text = "another site"
         raise Refused(
@@ -153,6 +156,7 @@ class Safety:
     def _check_token(self, scope: Scope, headers: dict[bytes, bytes], *, local: bool) -> Holder:
         if not self._tokens:
             if local:
+                _check_peer(scope, headers)
                 return _ANYBODY
             raise Refused(
                 401,
@@ -292,7 +296,7 @@ def _is_json(content_type: bytes) -> bool:
 def _token(scope: Scope, headers: dict[bytes, bytes]) -> bytes:
     """What the client shows: a bearer's token, or one as Jupyter's clients have it."""
     scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
-    jupyter = scope["path"].startswith("/api")
+    jupyter = scope["path"] == "/api" or scope["path"].startswith("/api/")
     if scheme.lower() == b"bearer" or (jupyter and scheme.lower() == b"token"):
         return token.strip()
     if jupyter and not scheme:
@@ -311,6 +315,27 @@ def _headers(scope: Scope) -> dict[bytes, bytes]:
             )
         headers[name] = value
     return headers
+
+
+def _check_peer(scope: Scope, headers: dict[bytes, bytes]) -> None:
+    """Loopback is open to all users of this machine; without a token, the service is not."""
+    # Our own server keeps this dict as long as the connection; under another, each request looks,
+    # and whoever claims to be forwarded may claim to be anybody.
+    known = scope.get("state", {}).get("connection")
+    if known is None:
+        forwarded = b"x-forwarded-for" in headers
+        known = {"client": None if forwarded else scope.get("client")}
+    if "owner" not in known:
+        known["owner"] = owner_of(known["client"], scope["server"])
+    if known["owner"] in (None, 0, os.geteuid()):
+        return
+    whose = "nobody that is known" if known["owner"] == GONE else f"the user {known['owner']}"
+    raise Refused(
+        403,
+        "ForeignUser",
+        f"this connection is of {whose}, and without a token the service is for its own user",
+        hint="start the service with KERNELBOX_API_TOKEN set, and send that token",
+    )
 
 
 async def _refuse(refusal: Refused, scope: Scope, receive: Receive, send: Send) -> None:

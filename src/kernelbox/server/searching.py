@@ -30,8 +30,9 @@ async def search(
     stream: str,
     limit: int,
     patience: float,
+    turns: asyncio.Semaphore,
 ) -> list[dict[str, Any]]:
-    """The lines that match, each as JSON."""
+    """The lines that match, each as JSON; ``turns`` bounds how many searches there are at once."""
     if settings.store_backend == "memory":
         raise Refused(
             403, "NotAllowed", "kernels in memory (KERNELBOX_STORE_BACKEND) cannot be searched"
@@ -44,6 +45,19 @@ async def search(
         "stream": stream,
         "limit": limit,
     }
+    async with turns:
+        said = await _ask_searcher(request, patience)
+    try:
+        reply = json.loads(said)
+    except ValueError:
+        raise BoxError("the search ended without an answer; the service's log says why") from None
+    if "error" in reply:
+        raise from_wire(reply)
+    matches: list[dict[str, Any]] = reply["matches"]
+    return matches
+
+
+async def _ask_searcher(request: dict[str, Any], patience: float) -> bytes:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-P",  # the folder of the file is no place to import from
@@ -67,11 +81,4 @@ async def search(
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
-    try:
-        reply = json.loads(said)
-    except ValueError:
-        raise BoxError("the search ended without an answer; the service's log says why") from None
-    if "error" in reply:
-        raise from_wire(reply)
-    matches: list[dict[str, Any]] = reply["matches"]
-    return matches
+    return said

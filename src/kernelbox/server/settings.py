@@ -65,6 +65,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable(
         "KERNELBOX_API_TOKEN", "api_token", "", _TOKEN,
         "The token that requests must carry; required when bound to more than loopback",
+        secret=True,
     ),
     Variable(
         "KERNELBOX_HTTP_TOKENS_FILE", "tokens_file", "", _PATH,
@@ -173,5 +174,8 @@ class ServerSettings:
 
 def forget_secrets() -> None:
     """Take out of our environment what opens the service: kernels inherit the rest."""
-    for name in ("KERNELBOX_API_TOKEN", "KERNELBOX_HTTP_TOKENS_FILE", "OTEL_EXPORTER_OTLP_HEADERS"):
-        os.environ.pop(name, None)
+    for name in list(os.environ):
+        # Each signal has headers of its own: OTEL_EXPORTER_OTLP_TRACES_HEADERS, …
+        of_a_collector = name.startswith("OTEL_EXPORTER_OTLP") and name.endswith("HEADERS")
+        if of_a_collector or name in ("KERNELBOX_API_TOKEN", "KERNELBOX_HTTP_TOKENS_FILE"):
+            del os.environ[name]

@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from kernelbox.server.errors import Refused
 from kernelbox.server.folder import Folder
+from kernelbox.server.running import disconnected
 
 _PIECE = 1 << 20
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
@@ -48,6 +49,7 @@ class Download(Response):
         self.headers["content-length"] = str(self._end - self._start)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        leaving = asyncio.ensure_future(disconnected(receive))
         try:
             await send(
                 {
@@ -57,7 +59,8 @@ class Download(Response):
                 }
             )
             at = self._start
-            while at < self._end:
+            # What is sent to a client who has left goes nowhere, and says nothing.
+            while at < self._end and not leaving.done():
                 size = min(_PIECE, self._end - at)
                 piece = await asyncio.to_thread(os.pread, self._file.fileno(), size, at)
                 if not piece:
@@ -65,8 +68,10 @@ class Download(Response):
                     raise OSError("the file became shorter while it was sent")
                 at += len(piece)
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
-            await send({"type": "http.response.body", "body": b""})
+            if not leaving.done():
+                await send({"type": "http.response.body", "body": b""})
         finally:
+            leaving.cancel()
             self._file.close()
 
 

@@ -117,19 +117,17 @@ class BashDesk:
             return
         job.reply = {"ok": False, "execution_count": None}
         ended = "ended" if exit.code < 128 else "was killed"
-        truth = {
-            "state": "lost",
-            "cause": f"the bash session {ended} ({exit.cause}); the next call gets a new one."
-            " Python's variables are kept",
-            "exit_code": exit.code,
-        }
+        job.notes.append(
+            f"the bash session {ended} ({exit.cause}); the next command gets a new one, without "
+            "its folder, exports and functions. Python's variables are kept"
+        )
         if job.timed_out:
             outcome = failed("TimeoutError", job.timeout_words, status="timeout")
         elif exit.code == 0:
             outcome = {"status": "success", "error": None}
         else:
             outcome = failed("BashExited", f"the shell ended with exit code {exit.code}")
-        self._finish(job, {**outcome, **truth})
+        self._finish(job, {**outcome, "exit_code": exit.code})
 
     def _finish(self, job: Execution, outcome: dict[str, Any]) -> None:
         if job.bash_before is not None and outcome["status"] != "success":

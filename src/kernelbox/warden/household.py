@@ -34,6 +34,7 @@ Reply = Callable[[dict[str, Any] | BoxError], None]
 
 _LAST_CHILD_PATIENCE = 6.0
 _PEER_CREDENTIALS = struct.Struct("3i")
+_TELL_AFTER = 0.2
 
 
 class CopyAnswer(Protocol):
@@ -77,6 +78,7 @@ class Warden(ABC):
         self.reactor.watch(self._stub_death, self._stub_died)
         # The keeper, and whoever else asked to be told: nobody can push it aside.
         self.watchers: set[NativeClient] = {self._welcome(request, None)}
+        self._stirred: set[str] = set()
 
     def run(self) -> None:
         for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
@@ -255,6 +257,22 @@ class Warden(ABC):
         """Its namespace is another: who is asked for its record must know, before its caller."""
         if kernel.identity.kernel_id in self.households:
             self._tell_watchers({"event": "changed", "record": kernel.record()})
+
+    def kernel_stirred(self, kernel: Kernel) -> None:
+        """It has begun something, or ended it. The keeper, whom others ask for a list, is told in a
+        moment, once for many."""
+        kernel_id = kernel.identity.kernel_id
+        if kernel_id in self._stirred:
+            return
+        self._stirred.add(kernel_id)
+
+        def tell() -> None:
+            self._stirred.discard(kernel_id)
+            if kernel_id in self.households:
+                record = kernel.record()
+                self._tell_watchers({"event": "changed", "record": record, "minor": True})
+
+        self.reactor.call_later(_TELL_AFTER, tell)
 
     def _tell_watchers(self, event: Frame) -> None:
         for watcher in list(self.watchers):

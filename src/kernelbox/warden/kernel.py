@@ -52,6 +52,7 @@ class Landlord(Protocol):
     def start_interpreter(self, kernel: Kernel) -> Member: ...
     def start_bash(self, kernel: Kernel, cwd: str) -> BashMember: ...
     def kernel_changed(self, kernel: Kernel) -> None: ...
+    def kernel_stirred(self, kernel: Kernel) -> None: ...
     def expect_copy(
         self,
         arrived: Callable[[Any], None],
@@ -481,6 +482,7 @@ class Kernel:
         if self.member is not None:
             self.member.catch_up()
         self.current = self.last_job = job
+        self.family.kernel_stirred(self)
         job.started_at = time.monotonic()
         job.oom_before = oom_kills()
         if job.spool is None and not job.internal:
@@ -591,6 +593,7 @@ class Kernel:
     def _next(self) -> None:
         self.last_used_at = time.time()
         self.current = None
+        self.family.kernel_stirred(self)
         self._cancel_timers()
         self._pump()
 

@@ -2,7 +2,7 @@
 
 A message is a channel, four JSON parts (header, parent header, metadata, content) as bytes, and
 buffers. In the default form all of it is one JSON text, or a binary frame if there are buffers; in
-the newer one (:data:`V1`) the parts travel as they are, so nothing has to be parsed on the way.
+the newer one (:data:`V1`) the parts travel as they are, and are not parsed on their way out.
 """
 
 from __future__ import annotations
@@ -30,20 +30,48 @@ class Packet:
     channel: str
     parts: list[bytes]
     buffers: list[bytes] = field(default_factory=list)
+    size: int = field(init=False)
+    _header: dict[str, Any] | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.size = sum(map(len, self.parts)) + sum(map(len, self.buffers))
 
     @property
-    def size(self) -> int:
-        return sum(map(len, self.parts)) + sum(map(len, self.buffers))
+    def header(self) -> dict[str, Any]:
+        """The header; empty if there is none to be read. Parsed when it is first asked for."""
+        if self._header is None:
+            self._header = read_object(self.parts[0])
+        return self._header
+
+    @property
+    def msg_type(self) -> str:
+        return str(self.header.get("msg_type", ""))
+
+    @property
+    def msg_id(self) -> str:
+        return str(self.header.get("msg_id", ""))
+
+    @property
+    def parent_id(self) -> str:
+        return str(read_object(self.parts[1]).get("msg_id", ""))
 
 
 def decode(data: str | bytes, *, v1: bool) -> Packet:
     """The message in a frame that a client sent."""
     try:
         if v1:
-            return _decode_v1(data.encode() if isinstance(data, str) else data)
-        return _decode_default(data)
-    except (ValueError, KeyError, TypeError, struct.error, RecursionError) as error:
+            channel, parts, buffers = _split_v1(data.encode() if isinstance(data, str) else data)
+        else:
+            channel, parts, buffers = _split_default(data)
+        packet = Packet(channel, parts, buffers)
+    except BadFrame:
+        raise
+    except (ValueError, TypeError, struct.error, RecursionError) as error:
         raise BadFrame(f"this is no Jupyter message: {error}") from None
+    # The kernel would drop it without a word, and the client would wait for ever.
+    if not (packet.msg_id and packet.msg_type):
+        raise BadFrame("this is no Jupyter message: its header has no msg_id or no msg_type")
+    return packet
 
 
 def encode(packet: Packet, *, v1: bool) -> str | bytes:
@@ -54,15 +82,26 @@ def encode(packet: Packet, *, v1: bool) -> str | bytes:
         f'"{name}":{part.decode("utf-8", "replace")}'
         for name, part in zip(PARTS, packet.parts, strict=True)
     )
+    # Both are in the header too, but there are clients that look for them here only.
+    known = f'"msg_id":{json.dumps(packet.msg_id)},"msg_type":{json.dumps(packet.msg_type)}'
+    said = f'"channel":"{packet.channel}",{known},{fields}'
     if not packet.buffers:
-        return f'{{"channel":"{packet.channel}",{fields},"buffers":[]}}'
-    text = f'{{"channel":"{packet.channel}",{fields}}}'.encode()
-    pieces = [text, *packet.buffers]
+        return f'{{{said},"buffers":[]}}'
+    pieces = [f"{{{said}}}".encode(), *packet.buffers]
     offsets = _offsets(4 * (len(pieces) + 1), pieces)[:-1]
     return struct.pack(f"!{len(pieces) + 1}I", len(pieces), *offsets) + b"".join(pieces)
 
 
-def _decode_default(data: str | bytes) -> Packet:
+def read_object(part: bytes) -> dict[str, Any]:
+    """The JSON object in a part of a message; empty if there is none."""
+    try:
+        value = json.loads(part)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _split_default(data: str | bytes) -> tuple[str, list[bytes], list[bytes]]:
     buffers: list[bytes] = []
     if isinstance(data, bytes):
         (count,) = struct.unpack_from("!I", data)
@@ -70,27 +109,39 @@ def _decode_default(data: str | bytes) -> Packet:
         offsets = [*struct.unpack_from(f"!{count}I", data, 4), len(data)]
         pieces = _pieces(data, offsets)
         data, buffers = pieces[0].decode("utf-8"), pieces[1:]
-    message: dict[str, Any] = json.loads(data)
-    parts = [json.dumps(message.get(name) or {}).encode("ascii") for name in PARTS]
-    return Packet(str(message.get("channel") or "shell"), parts, buffers)
+    message = json.loads(data)
+    if not isinstance(message, dict):
+        raise BadFrame("a message is a JSON object")
+    parts = [json.dumps(_checked(message.get(name))).encode("ascii") for name in PARTS]
+    return str(message.get("channel") or "shell"), parts, buffers
 
 
-def _decode_v1(data: bytes) -> Packet:
+def _split_v1(data: bytes) -> tuple[str, list[bytes], list[bytes]]:
     (count,) = struct.unpack_from("<Q", data)
     _check_count(count)
     offsets = struct.unpack_from(f"<{count}Q", data, 8)
-    channel, *parts = _pieces(data, offsets)
-    if len(parts) < len(PARTS):
-        raise BadFrame("too few parts")
-    for part in parts[: len(PARTS)]:
-        json.loads(part)  # it goes on as it is, so it has to be JSON
-    return Packet(channel.decode("ascii"), parts[: len(PARTS)], parts[len(PARTS) :])
+    pieces = _pieces(data, offsets)
+    if len(pieces) < 1 + len(PARTS):
+        raise BadFrame("a message has a channel and four parts")
+    channel, parts = pieces[0], pieces[1 : 1 + len(PARTS)]
+    for number, part in enumerate(parts):
+        if not _checked(json.loads(part)):
+            parts[number] = b"{}"
+    return channel.decode("ascii"), parts, pieces[1 + len(PARTS) :]
 
 
 def _encode_v1(packet: Packet) -> bytes:
     pieces = [packet.channel.encode("ascii"), *packet.parts, *packet.buffers]
     offsets = _offsets(8 * (len(pieces) + 2), pieces)
     return struct.pack(f"<{len(offsets) + 1}Q", len(offsets), *offsets) + b"".join(pieces)
+
+
+def _checked(part: Any) -> dict[str, Any]:
+    if part is None:
+        return {}
+    if not isinstance(part, dict):
+        raise BadFrame("each part of a message is a JSON object")
+    return part
 
 
 def _offsets(start: int, pieces: Sequence[bytes]) -> list[int]:
@@ -109,4 +160,4 @@ def _pieces(data: bytes, offsets: Sequence[int]) -> list[bytes]:
 
 def _check_count(count: int) -> None:
     if not 1 <= count <= _MOST_OFFSETS:
-        raise BadFrame(f"{count} offsets")
+        raise BadFrame(f"a message does not have {count} parts")

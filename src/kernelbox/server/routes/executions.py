@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query
@@ -27,7 +26,13 @@ from kernelbox.server.models import (
 )
 from kernelbox.server.plainroute import PlainRoute
 from kernelbox.server.reception import Guest, Reception
-from kernelbox.server.running import Order, unless_gone
+from kernelbox.server.running import (
+    Order,
+    execute_until_it_works,
+    follow,
+    refuse_key,
+    unless_gone,
+)
 from kernelbox.server.searching import search
 
 router = APIRouter(tags=["Executions"])
@@ -110,22 +115,16 @@ def wants_events(request: Request) -> bool:
     responses={200: {"model": ExecutionResult}, **documented(400, 404, 409, 410)},
 )
 async def execute_retry(request: Request, kernel: KernelPath, body: ExecuteRetry) -> Response:
-    """After each failure the next of `replacement_codes` is run, then the last one again."""
-    reception: Reception = request.app.state.reception
-    guest = reception.guest(request)
-
-    def repair(result: ExecutionResult, attempt: int) -> str | None:
-        left = body.replacement_codes[attempt - 1 : attempt]
-        return left[0] if left else None
-
-    running = reception.box.execute_with_retry(
+    """After each failure the next of `replacement_codes` is run, then the last one again. An
+    interrupt ends all of it; it takes no `Idempotency-Key`."""
+    refuse_key(request)
+    guest = request.app.state.reception.guest(request)
+    left = [None, *body.replacement_codes]
+    running = execute_until_it_works(
+        guest,
         await guest.kernel(kernel),
-        body.code,
-        repair,
-        max_attempts=body.max_attempts,
-        language=body.language,
-        timeout=body.timeout,
-        atomic=body.atomic,
+        body,
+        lambda attempt: left[attempt] if attempt < len(left) else None,
     )
     return with_result(await unless_gone(request, running))
 
@@ -161,7 +160,7 @@ async def events(
     guest = reception.guest(request)
     if start is None:
         start = 0 if last_event_id is None else int(last_event_id) + 1
-    found = reception.box.attach(await guest.kernel(kernel), execution_id, start=start)
+    found = follow(reception, await guest.kernel(kernel), execution_id, start=start)
     opening = {"execution_id": execution_id, "start": start}
     return await EventStream.of(found, guest=guest, opening=opening)
 
@@ -221,7 +220,7 @@ async def output(
     guest: Guest = reception.guest(request)
     wanted = await guest.kernel(kernel)
     if search_for is not None:
-        matches = await search(
+        searching = search(
             reception.settings,
             wanted,
             execution_id=execution_id,
@@ -229,12 +228,11 @@ async def output(
             stream=stream,
             limit=limit,
             patience=reception.server.search_timeout,
+            turns=reception.searches,
         )
-        return answer({"matches": matches})
-    page = await asyncio.to_thread(
-        reception.blocking.output, wanted, execution_id, stream=stream, start=start, length=length
-    )
-    return answer(page)
+        return answer({"matches": await unless_gone(request, searching)})
+    reading = reception.box.output(wanted, execution_id, stream=stream, start=start, length=length)
+    return answer(await unless_gone(request, reading))
 
 
 ANSWERS = (Page, Found)

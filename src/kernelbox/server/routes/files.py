@@ -11,12 +11,15 @@ from starlette.responses import Response
 
 from kernelbox.server.answers import answer
 from kernelbox.server.errors import Refused, documented
-from kernelbox.server.folder import Folder
+from kernelbox.server.folder import Folder, Start
 from kernelbox.server.models import Absent, Deleted, FilePath, Files, KernelPath, Written
 from kernelbox.server.reception import Reception
+from kernelbox.server.running import unless_gone
 from kernelbox.server.transfer import Download, upload
 
 router = APIRouter(tags=["Files"])
+
+_MOST_REMEMBERED = 10_000
 
 RAW: dict[str, Any] = {
     "application/octet-stream": {"schema": {"type": "string", "format": "binary"}}
@@ -36,10 +39,17 @@ async def folder_of(request: Request, kernel: str) -> Folder:
     """The folder that a kernel was started in."""
     reception: Reception = request.app.state.reception
     guest = reception.guest(request)
-    facts = await reception.box.status(await guest.kernel(kernel))
+    asking = reception.box.status(await guest.kernel(kernel))
+    # Its body, if there is one, is still to be read: nobody else may listen.
+    facts = await (asking if request.method == "PUT" else unless_gone(request, asking))
     if not guest.may_see(facts["cwd"]):
         raise Refused(403, "OutsideFolder", "this kernel's folder is not one of yours")
-    return Folder(facts["cwd"])
+    starts, key = reception.starts, (facts["kernel"]["kernel_id"], facts["kernel"]["epoch"])
+    if key not in starts:
+        if len(starts) > _MOST_REMEMBERED:
+            starts.clear()
+        starts[key] = await asyncio.to_thread(Start.at, facts["cwd"])
+    return Folder(starts[key], reception.own_places, home=reception.home)
 
 
 @router.get(

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from kernelbox.config import in_short
-from kernelbox.errors import KernelNotFound
+from kernelbox.errors import BoxError, KernelNotFound
 from kernelbox.result import KernelRecord
 from kernelbox.server.answers import answer
 from kernelbox.server.errors import Refused, documented
@@ -34,6 +34,8 @@ from kernelbox.server.running import unless_gone
 
 router = APIRouter(tags=["Kernels"])
 
+_PATIENCE = 5.0
+
 RefreshQuery = Annotated[bool, Query(description="Ask each kernel instead of the registry")]
 
 
@@ -49,21 +51,28 @@ async def create(request: Request, body: CreateKernel) -> Response:
     guest = reception.guest(request)
     name = body.name or f"kernel-{secrets.token_hex(4)}"
     template = None if body.template is None else await guest.kernel(body.template)
-    folder = await asyncio.to_thread(_folder, guest, name, body.cwd)
-    async with guest.making([name]) as (wanted,):
+    if template is not None and not reception.secured:
+        raise Refused(
+            409,
+            "TokenNeeded",
+            "a copy of a template must not reach the template, but it could call this service, "
+            "which needs no token, and so run code there",
+            hint="start the service with KERNELBOX_API_TOKEN set; or POST /kernels/{id}/branch",
+        )
+    if body.cwd is not None:
+        await asyncio.to_thread(_check_folder, guest, body.cwd)
+    async with guest.making([name]) as (wanted,), guest.in_folder(name) as folder:
         record = await reception.box.get_or_create(
             wanted,
             session_name=body.session_name,
             tags=body.tags,
-            cwd=folder,
+            cwd=body.cwd or folder,
             template=template,
         )
     return answer(guest.record(record), status=201)
 
 
-def _folder(guest: Guest, name: str, cwd: str | None) -> str | None:
-    if cwd is None:
-        return guest.folder(name)
+def _check_folder(guest: Guest, cwd: str) -> None:
     if guest.tenant is not None:
         raise Refused(403, "NotAllowed", "a tenant's kernel starts in a folder of its own, not cwd")
     if not os.path.isdir(cwd) or not os.access(cwd, os.X_OK):
@@ -73,7 +82,6 @@ def _folder(guest: Guest, name: str, cwd: str | None) -> str | None:
             f"cwd={in_short(cwd)} is not a folder that a kernel can start in",
             hint="make it first, or leave cwd out",
         )
-    return cwd
 
 
 @router.get(
@@ -99,7 +107,7 @@ async def wipe(request: Request) -> Response:
     if guest.tenant is None:
         return answer({"destroyed": await reception.box.wipe()})
     records = await guest.records()
-    gone = await asyncio.gather(*(_destroy(guest, record) for record in records))
+    gone = await _destroy(guest, records)
     ended = [record.kernel_id for record, ended in zip(records, gone, strict=True) if ended]
     return answer({"destroyed": ended})
 
@@ -129,20 +137,40 @@ async def destroy(request: Request, kernel: KernelPath) -> Response:
     guest = reception.guest(request)
     wanted = await guest.kernel(kernel)
     for record in await guest.records():
-        if wanted in (record.name, record.kernel_id) and await _destroy(guest, record):
+        if wanted in (record.name, record.kernel_id) and any(await _destroy(guest, [record])):
             return answer({"destroyed": True})
     # One that ended by itself need not be told of any more; one that never was is not found.
     await reception.box.destroy(wanted)
     raise KernelNotFound(f"there is no kernel {in_short(kernel)} to destroy", kernel=kernel[:200])
 
 
-async def _destroy(guest: Guest, record: KernelRecord) -> bool:
-    done = await guest.reception.box.destroy(record)
+async def _destroy(guest: Guest, records: list[KernelRecord]) -> list[bool]:
+    """Destroy some kernels; of a tenant, also the folders that nobody lives in any more."""
+    box = guest.reception.box
+    left: set[str] = set()
     if guest.tenant is not None:
-        folder = guest.folder(record.name.removeprefix(guest.prefix))
-        if folder is not None:
-            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        left = set(filter(None, await _folders_of(guest, records)))
+    done = await asyncio.gather(*(box.destroy(record) for record in records))
+    if left:
+        # A branch lives where its parent does. One that does not say where may live anywhere.
+        others = await _folders_of(guest, await guest.records())
+        left = set() if None in others else left.difference(others)
+    for folder in filter(guest.may_remove, left):
+        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
     return done
+
+
+async def _folders_of(guest: Guest, records: list[KernelRecord]) -> list[str | None]:
+    """Where kernels live, with None for each that does not say."""
+
+    async def folder(record: KernelRecord) -> str | None:
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                return str((await guest.reception.box.status(record))["cwd"])
+        except (BoxError, TimeoutError):
+            return None
+
+    return await asyncio.gather(*map(folder, records))
 
 
 @router.post(

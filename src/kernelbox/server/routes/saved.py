@@ -13,7 +13,7 @@ from starlette.responses import Response
 from kernelbox.errors import BadInput
 from kernelbox.server.answers import answer
 from kernelbox.server.errors import Refused, documented
-from kernelbox.server.folder import Folder
+from kernelbox.server.folder import Folder, Start
 from kernelbox.server.models import (
     Deleted,
     Kernel,
@@ -43,7 +43,7 @@ def _place(guest: Guest) -> str:
 
 async def _folder(request: Request) -> Folder:
     guest = request.app.state.reception.guest(request)
-    return Folder(await asyncio.to_thread(_place, guest))
+    return Folder(await asyncio.to_thread(lambda: Start.at(_place(guest))))
 
 
 @router.post(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,8 +12,14 @@ from kernelbox.server.answers import answer
 from kernelbox.server.errors import documented
 from kernelbox.server.models import CreateSession, Execute, ExecuteWithRetry, Kernel, NamePath, Tags
 from kernelbox.server.reception import Guest
-from kernelbox.server.routes.executions import EXECUTED, KeyHeader, executed, with_result
-from kernelbox.server.running import Order, unless_gone
+from kernelbox.server.routes.executions import (
+    EXECUTED,
+    KeyHeader,
+    executed,
+    wants_events,
+    with_result,
+)
+from kernelbox.server.running import Order, execute_until_it_works, refuse_key, unless_gone
 
 router = APIRouter(tags=["Sessions"])
 
@@ -38,6 +42,9 @@ async def execute(
     guest = request.app.state.reception.guest(request)
     order = Order.of(guest, await guest.kernel(name), body, key=idempotency_key)
     try:
+        if wants_events(request):
+            # Once a stream has begun it is too late to make anything.
+            await unless_gone(request, guest.reception.box.status(order.kernel))
         return await executed(request, order)
     except KernelNotFound:  # seldom: asking first would double the way of every other request
         await _made(guest, name, None)
@@ -50,26 +57,19 @@ async def execute(
     responses={200: {"model": ExecutionResult}, **documented(400, 409)},
 )
 async def execute_with_retry(request: Request, name: NamePath, body: ExecuteWithRetry) -> Response:
-    """After a failure `on_error_code` is run, up to `max_attempts` runs in all."""
+    """After a failure `on_error_code` is run, up to `max_attempts` runs in all. An interrupt ends
+    all of it; it takes no `Idempotency-Key`."""
+    refuse_key(request)
     guest: Guest = request.app.state.reception.guest(request)
     record = await _made(guest, name, None)
-    running = guest.reception.box.execute_with_retry(
-        record,
-        body.code,
-        lambda result, attempt: body.on_error_code,
-        max_attempts=body.max_attempts,
-        language=body.language,
-        timeout=body.timeout,
-        atomic=body.atomic,
+    running = execute_until_it_works(
+        guest, record.kernel_id, body, lambda attempt: body.on_error_code
     )
     return with_result(await unless_gone(request, running))
 
 
 async def _made(guest: Guest, name: str, tags: Tags | None) -> KernelRecord:
-    async with guest.making([name], fresh=False) as (wanted,):
+    async with guest.making([name], fresh=False) as (wanted,), guest.in_folder(name) as folder:
         return await guest.reception.box.get_or_create(
-            wanted,
-            session_name=name,
-            tags=tags,
-            cwd=await asyncio.to_thread(guest.folder, name),
+            wanted, session_name=name, tags=tags, cwd=folder
         )

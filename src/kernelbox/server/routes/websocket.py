@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections import deque
 from typing import Any
 
@@ -15,14 +16,15 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from kernelbox.errors import BoxError
 from kernelbox.result import Event, ExecutionResult
 from kernelbox.server.answers import to_json
-from kernelbox.server.errors import Refused, error_content
+from kernelbox.server.errors import Refused, error_content, failure_content
 from kernelbox.server.models import Execute
 from kernelbox.server.reception import Guest, Reception
-from kernelbox.server.running import Order
+from kernelbox.server.running import Order, follow
 
 router = APIRouter()
 
 _MOST_WAITING = 1000
+_KEY = re.compile("[!-~]{1,255}")
 _LOOK_AGAIN = 0.5
 """Seconds between looks at whether a cell still waits for its answer."""
 
@@ -103,16 +105,22 @@ class Talk:
 
     async def _execute(self, fields: dict[str, Any]) -> None:
         key = fields.pop("idempotency_key", None)
+        if not (key is None or (isinstance(key, str) and _KEY.fullmatch(key))):
+            words = "an idempotency_key has 1 to 255 characters of printable ASCII, without spaces"
+            await self._complain("BadInput", words)
+            return
         try:
             body = Execute.model_validate(fields)
-            if not (key is None or (isinstance(key, str) and 1 <= len(key) <= 255)):
-                raise ValueError("an idempotency_key has 1 to 255 characters")
         except ValidationError as error:
             problems = "; ".join(f"{p['loc']}: {p['msg']}" for p in error.errors()[:3])
             await self._complain("BadInput", f"this cannot be executed: {problems}")
             return
         if len(self._waiting) >= _MOST_WAITING:
             await self._complain("TooManyRequests", f"{_MOST_WAITING} cells wait already")
+            return
+        most = 2 * self._guest.reception.server.max_body
+        if sum(len(order.body.code) for order in self._waiting) + len(body.code) > most:
+            await self._complain("TooManyRequests", f"{most:,} characters of code wait already")
             return
         order = Order.of(self._guest, self._kernel, body, key=key)
         self._waiting.append(order)
@@ -187,15 +195,16 @@ class Talk:
         return bool(running) and running["execution_id"] == execution_id
 
     async def _follow(self, execution_id: str, start: int) -> None:
-        events = self._box.attach(self._kernel, execution_id, start=start)
+        events = follow(self._guest.reception, self._kernel, execution_id, start=start)
         await self._pass_on(execution_id, events)
 
     async def _pass_on(self, execution_id: str, events: Any) -> None:
         try:
             async for event in events:
                 await self._tell(execution_id, event)
-        except BoxError as error:
-            await self._say("error", **self._guest.error(error), execution_id=execution_id)
+        except Exception as error:  # noqa: BLE001 - the cells that wait are to run nevertheless
+            content = failure_content(error, self._guest.error)
+            await self._say("error", **content, execution_id=execution_id)
         finally:
             await events.aclose()
 

@@ -1,0 +1,236 @@
+"""One execution of a client: what comes in, until both its reply and the idle status are here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from kernelbox.gateway.connection import Connection, Ended, Message
+from kernelbox.gateway.results import Collected, ExecutionResult, KernelDied, error_of
+from kernelbox.gateway.tools import ApprovalRequest, Desk, is_call
+
+Item = str | ExecutionResult | ApprovalRequest
+
+_STEPS = (2.0, 3.0)
+"""Seconds after an interrupt until the next, and after that until the interpreter is ended."""
+
+
+class TimeIsUp:
+    """The clock's word in the inbox."""
+
+
+class Clock:
+    """Tells when the code has had its time; it stands still while somebody decides."""
+
+    def __init__(self, seconds: float | None, on_end: Callable[[], None]) -> None:
+        self._left = seconds
+        self._on_end = on_end
+        self._loop = asyncio.get_running_loop()
+        self._since = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._held = 0
+
+    def start(self) -> None:
+        if self._left is not None and not self._held:
+            self._since = self._loop.time()
+            self._timer = self._loop.call_later(max(self._left, 0.0), self._on_end)
+
+    def stop(self) -> None:
+        if self._timer is not None and self._left is not None:
+            self._timer.cancel()
+            self._timer = None
+            self._left -= self._loop.time() - self._since
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        self.stop()
+        self._held += 1
+        try:
+            yield
+        finally:
+            self._held -= 1
+            self.start()
+
+
+class Execution:
+    """Runs code once. :meth:`items` is what happens; :meth:`leave` must follow, however it went.
+
+    - ``desk``: who answers calls of tools; None: nobody answers any question
+    - ``interrupt``, ``restart``: how to stop the kernel, gently and not
+    - ``shows_approvals``: requests for approval are among the items
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        output: Collected,
+        *,
+        desk: Desk | None,
+        interrupt: Callable[[], Awaitable[None]],
+        restart: Callable[[], Awaitable[None]],
+        shows_approvals: bool = False,
+    ) -> None:
+        self._connection = connection
+        self._output = output
+        self._desk = desk
+        self._interrupt = interrupt
+        self._restart = restart
+        self._shows_approvals = shows_approvals
+        self._inbox: asyncio.Queue[Message | Ended | ApprovalRequest | TimeIsUp] = asyncio.Queue()
+        self._calls: set[asyncio.Task[None]] = set()
+        self._clock: Clock | None = None
+        self._request = ""
+        self._reply: Message | None = None
+        self._idle = False
+        self._gone = False
+
+    @property
+    def over(self) -> bool:
+        """Output may come after the reply, and the idle status before it."""
+        return self._reply is not None and self._idle
+
+    @property
+    def epoch(self) -> int | None:
+        """Which of the kernel's interpreters ran it."""
+        metadata = (self._reply or {}).get("metadata") or {}
+        found = (metadata.get("kernelbox") or {}).get("epoch")
+        return found if isinstance(found, int) else None
+
+    async def items(
+        self, code: str, timeout: float | None, *, silent: bool = False
+    ) -> AsyncGenerator[Item, None]:
+        """What the code prints, as it does, and the result last."""
+        content = {
+            "code": code,
+            "silent": silent,
+            "store_history": not silent,
+            "user_expressions": {},
+            "allow_stdin": self._desk is not None and not silent,
+            "stop_on_error": False,
+        }
+        self._clock = Clock(timeout, lambda: self._inbox.put_nowait(TimeIsUp()))
+        self._clock.start()
+        self._request = await self._connection.ask(
+            "execute_request", content, self._inbox.put_nowait
+        )
+        while not self.over:
+            item = await self._inbox.get()
+            if isinstance(item, TimeIsUp):
+                await self._time_out(timeout)
+            elif isinstance(item, Ended):
+                self._gone = True
+                raise KernelDied(
+                    f"KernelDied: {item.words}",
+                    ename="KernelDied",
+                    evalue=item.words,
+                    result=await self._result(),
+                )
+            elif isinstance(item, ApprovalRequest):
+                yield item
+            elif (text := self._take(item)) is not None:
+                yield text
+        self._clock.stop()
+        result = await self._result()
+        assert self._reply is not None
+        if self._reply["content"].get("status") != "ok":
+            raise error_of(self._reply["content"], result)
+        yield result
+
+    async def leave(self) -> None:
+        """However it ended, nothing of it goes on."""
+        if self._clock is not None:
+            self._clock.stop()
+        try:
+            await self._drop_calls()
+            if self._request and not self.over and not self._gone:
+                await self._stop()
+        finally:
+            self._connection.forget(self._request)
+
+    # -- what comes in --------------------------------------------------------------------------
+
+    def _take(self, message: Message) -> str | None:
+        content: dict[str, Any] = message["content"]
+        match message["header"]["msg_type"]:
+            case "execute_reply":
+                self._reply = message
+            case "status":
+                self._idle = self._idle or content.get("execution_state") == "idle"
+            case "stream":
+                return self._output.stream(str(content.get("text", "")))
+            case "display_data" | "execute_result":
+                return self._output.display(content)
+            case "update_display_data":
+                self._output.update(content)
+            case "clear_output":
+                self._output.clear(wait=bool(content.get("wait")))
+            case "input_request":
+                call = asyncio.create_task(self._answer(message))
+                self._calls.add(call)
+                call.add_done_callback(self._calls.discard)
+        return None
+
+    async def _answer(self, question: Message) -> None:
+        assert self._clock is not None
+        prompt = str(question["content"].get("prompt", ""))
+        value = None  # to input(), which has nobody here, it is an EOFError
+        if self._desk is not None and is_call(prompt):
+            value = await self._desk.answer(
+                prompt,
+                thinking=self._clock.held,
+                approve=self._inbox.put_nowait if self._shows_approvals else None,
+            )
+        await self._connection.reply({"value": value}, question)
+
+    async def _result(self) -> ExecutionResult:
+        if self._output.has_pictures:
+            return await asyncio.to_thread(self._output.result)
+        return self._output.result()
+
+    # -- how it is stopped ----------------------------------------------------------------------
+
+    async def _time_out(self, timeout: float | None) -> None:
+        await self._drop_calls()
+        kept = await self._stop()
+        what = "was interrupted; the kernel's variables are kept"
+        if not kept:
+            what = (
+                "did not heed interrupts, so its interpreter was ended; the kernel's variables are "
+                "gone"
+            )
+        raise TimeoutError(f"the code took longer than {timeout:g} s and {what}")
+
+    async def _drop_calls(self) -> None:
+        """A tool that runs in a thread cannot be stopped; nobody waits for it any more."""
+        calls = set(self._calls)
+        for call in calls:
+            call.cancel()
+        if calls:
+            await asyncio.wait(calls)
+
+    async def _stop(self) -> bool:
+        """Interrupt it and wait until it has stopped, so that the next one finds a free kernel;
+        False if it took the interpreter."""
+        for patience in _STEPS:
+            await self._interrupt()
+            if await self._is_over_in(patience):
+                return True
+        await self._restart()
+        await self._is_over_in(sum(_STEPS))
+        return False
+
+    async def _is_over_in(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                while not self.over:
+                    item = await self._inbox.get()
+                    if isinstance(item, Ended):
+                        self._gone = True
+                        return True
+                    if isinstance(item, dict) and item["header"]["msg_type"] != "input_request":
+                        self._take(item)
+        except TimeoutError:
+            return False
+        return True
