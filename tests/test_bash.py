@@ -191,8 +191,12 @@ def test_a_broken_pipe_is_quiet_as_in_a_terminal(bash: Bash) -> None:
 
 
 def test_programs_are_started_with_ordinary_signals(bash: Bash) -> None:
-    ignored = bash("grep -E 'Sig(Ign|Blk)' /proc/self/status").output
-    assert ignored.split() == ["SigBlk:", "0" * 16, "SigIgn:", "0" * 16]
+    blocked, ignored = (
+        int(line.split()[1], 16)
+        for line in bash("grep -E 'Sig(Ign|Blk)' /proc/self/status").output.splitlines()
+    )
+    # Signals 32 and 33 are libc's own: nobody can reset them, and who runs the tests may ignore them.
+    assert (blocked, ignored & ~(3 << 31)) == (0, 0)
 
 
 # -- timeouts, interrupts, exits ------------------------------------------------------------
