@@ -23,7 +23,7 @@ import report
 from conversation import HERE, Conversation, SubjectFailed
 from environments import Environment, EnvironmentFailed, Recipe, ignore, prepare
 from imports import time_imports
-from leftovers import sweep
+from leftovers import sweep, wait
 from plan import CHECKOUT, CONTENDERS, PEERS, Contender, Lane, Measurement, measurements
 from records import OUT_OF_TIME, Record, Run
 
@@ -102,6 +102,8 @@ class Bench:
                         if lane.new_process:
                             with self.converse(lane) as conversation:
                                 self._ask(conversation, measurement, lane, record)
+                            # What it has started in the background must not run beside the next.
+                            wait(str(conversation.home), patience=5)
                             continue
                         if lane.key not in conversations:
                             conversations[lane.key] = open_ones.enter_context(self.converse(lane))

@@ -26,7 +26,8 @@ class Conversation:
     def __init__(
         self, python: Path, program: str, *, arguments: tuple[str, ...], env: dict[str, str]
     ) -> None:
-        self._log = Path(env["TMPDIR"], f"{program}-{time.monotonic_ns()}.log")
+        self.home = Path(env["TMPDIR"])
+        self._log = Path(self.home, f"{program}-{time.monotonic_ns()}.log")
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [str(python), str(HERE / "subjects" / f"{program}.py"), *arguments],

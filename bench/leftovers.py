@@ -10,15 +10,21 @@ from pathlib import Path
 
 def sweep(mark: str, *, patience: float) -> list[str]:
     """Wait for marked processes to end by themselves, end the rest, and say what they were."""
-    deadline = time.monotonic() + patience
-    while (found := _marked(mark)) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    found = wait(mark, patience=patience)
     for pid in found:
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
             continue
     return list(found.values())
+
+
+def wait(mark: str, *, patience: float) -> dict[int, str]:
+    """Wait for marked processes to end by themselves; those that have not, and what they run."""
+    deadline = time.monotonic() + patience
+    while (found := _marked(mark)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return found
 
 
 def _marked(mark: str) -> dict[int, str]:

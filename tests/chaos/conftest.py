@@ -73,6 +73,14 @@ class Stage:
         (pid,) = self.keepers()
         return pid
 
+    def wait_until_written(self, kernel: KernelRecord) -> None:
+        """A keeper writes its registry a few milliseconds after it has answered."""
+        registry = Path(self.home.registry_path)
+        wait_until(
+            lambda: registry.exists() and kernel.kernel_id in registry.read_text(),
+            what=f"{kernel.name} to be in the registry",
+        )
+
     def root(self) -> int:
         """The one root of this home's keeper."""
         for child in psutil.Process(self.keeper()).children():

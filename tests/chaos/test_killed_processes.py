@@ -237,6 +237,7 @@ def test_a_kernel_that_dies_while_there_is_no_keeper_is_remembered_as_lost(
 ) -> None:
     warden = shared_stage.pid(kernel, "warden")
     everybody = family(warden)
+    shared_stage.wait_until_written(kernel)
     shared_stage.kill(shared_stage.keeper())
     shared_stage.kill(warden)
     shared_stage.gone(*everybody)

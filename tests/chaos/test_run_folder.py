@@ -171,6 +171,7 @@ def test_a_removed_run_folder_ends_in_clear_errors_and_a_new_start(stage, stopwa
     record = box.get_or_create("a")
     warden, keeper = stage.pid("a", "warden"), stage.keeper()
     place: Home = stage.home
+    stage.wait_until_written(record)
     shutil.rmtree(place.rundir)
     box.close()
     watch = stopwatch()

@@ -51,6 +51,8 @@ class Interpreter:
         self.comms = Comms()
         self.pid = 0
         self.pages = WorkingSet()
+        self.hooks_matter = False
+        """Whether modules that we do not know may want to hear of a fork."""
         self._private: list[int] = []
         self._alarm: Any = None
         self.forking = False

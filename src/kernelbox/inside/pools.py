@@ -15,6 +15,7 @@ import os
 import re
 import sys
 import threading
+import time
 import types
 import weakref
 from collections.abc import Iterator
@@ -45,6 +46,8 @@ _BY_LIBRARY = (
 
 _executors: weakref.WeakSet[ThreadPoolExecutor] = weakref.WeakSet()
 _paused: dict[str, Any] = {}
+_seen_tasks: set[str] = set()
+_FIRST_TURN = 0.002
 
 
 def track_executors() -> None:
@@ -78,6 +81,7 @@ class Pools:
         reasons = [
             f"{name} is loaded" for test, name in _BY_LIBRARY if any(map(test.search, libraries))
         ]
+        _let_newborn_threads_begin()
         frames = sys._current_frames()
         others = _user_threads(set(frames))
         if others:
@@ -145,6 +149,16 @@ def _libraries(loads: int) -> list[str]:
     with open("/proc/self/maps") as file:
         paths = {line.split(maxsplit=5)[5].rstrip("\n") for line in file if ".so" in line}
     return sorted(paths)
+
+
+def _let_newborn_threads_begin() -> None:
+    """One that a cell has started a moment ago is nowhere to be seen until it has had a turn."""
+    tasks = set(os.listdir("/proc/self/task"))
+    if tasks - _seen_tasks:
+        if len(tasks) > 1:
+            time.sleep(_FIRST_TURN)
+        _seen_tasks.clear()
+        _seen_tasks.update(tasks)
 
 
 def _user_threads(running: set[int]) -> list[str]:

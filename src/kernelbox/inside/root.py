@@ -11,21 +11,35 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 from kernelbox.inside import linux, stub
 from kernelbox.inside.channel import Channel, open_channel
 from kernelbox.inside.interpreter import FIRST_CELL, Interpreter, warm_up
 from kernelbox.inside.shell import make_shell, outbox
+from kernelbox.inside.workingset import WorkingSet, writable_areas
 from kernelbox.wire import encode
 
-BecomeWarden = Callable[[socket.socket, socket.socket, int, Channel], None]
-"""Called in the fork with: the socket its request comes over, the stub's control socket and pid,
-and the channel to the first interpreter."""
+
+class BecomeWarden(Protocol):
+    """What a fork does to be a warden."""
+
+    pages: WorkingSet
+    """That it is going to write to."""
+
+    def __call__(
+        self, request: socket.socket, control: socket.socket, stub_pid: int, first: Channel
+    ) -> None:
+        """Get: the socket its request comes over, the stub's control socket and pid, and the
+        channel to the first interpreter."""
+        ...
 
 
 _IDLE_AFTER = 30
 """Milliseconds: the first kernel of all, just forked, is on its way to its first result."""
+
+_LONGEST_COURTESY = 50
+"""Milliseconds, as above."""
 
 Lessons = Callable[[], dict[int, Callable[[], None]]]
 """Begins what can be learned, and says for each descriptor what to do when it can be read."""
@@ -43,6 +57,7 @@ def build(ipython_dir: str, preload: Sequence[str]) -> tuple[Interpreter, list[s
         except Exception as error:
             failures.append(f"KERNELBOX_PRELOAD: {name} cannot be imported: {error!r}")
     interpreter = Interpreter(make_shell(ipython_dir))
+    interpreter.hooks_matter = bool(preload)
     interpreter.install()
     outbox.lifeline = None
     warm_up(interpreter.shell)
@@ -54,10 +69,13 @@ def build(ipython_dir: str, preload: Sequence[str]) -> tuple[Interpreter, list[s
 def freeze() -> None:
     """Put all there is out of the collector's reach: walking over it would un-share its pages.
 
-    Once, when everything is warm; nobody unfreezes.
+    Once, when everything is warm and nothing is shared yet; nobody unfreezes.
     """
     gc.collect()
     gc.freeze()
+    gc.collect()  # finds nothing now, and decides by that when it is worth while to look again
+    linux.fill_holes()
+    linux.use_huge_pages(writable_areas(os.getpid()))
 
 
 def serve(
@@ -110,7 +128,11 @@ def _fork_family(
     interpreter: Interpreter,
     become_warden: BecomeWarden,
 ) -> int:
-    """The pid of the new warden; 0 if there was no room for one."""
+    """The pid of the new warden; 0 if there was no room for one.
+
+    Three forks, one inside the other, and nothing between them: who waits for a kernel waits for
+    the last of them, the interpreter, which has the most to do.
+    """
     with contextlib.ExitStack() as ours:
         try:
             # Opened here, where all is warm: the fork pays for each page that it touches first.
@@ -124,20 +146,19 @@ def _fork_family(
         if pid:
             return pid
         try:
-            control.close()
-            os.close(signals)
-            os.setsid()
             # The stub is forked before the request is read: no caller's secret is ever in
             # memory that user code inherits.
-            child = linux.bare_fork()
+            child = linux.bare_fork(alone=True)
             if child == 0:
-                mine.close()
-                request.close()
-                channel.close_near()
-                stub.main(theirs, interpreter, channel)
-            linux.unblock_signals()
-            theirs.close()
+                stub.main(theirs, interpreter, channel, not_ours=[control, request, mine, signals])
+            _let_pass(mine)
+            become_warden.pages.claim()
+            for ending in (control, theirs):
+                ending.close()
+            os.close(signals)
             channel.close_far()
+            os.setsid()
+            linux.unblock_signals()
             linux.set_name("kb-warden")
             linux.adopt_orphans()
             with contextlib.suppress(ValueError):
@@ -149,3 +170,11 @@ def _fork_family(
             traceback.print_exc(file=sys.__stderr__)
             os._exit(70)
         os._exit(0)
+
+
+def _let_pass(stub_control: socket.socket) -> None:
+    """Wait until the stub tells of its first interpreter. A warden has less to do, and less hurry:
+    if it went on at once, the stub would often wait behind it for the same processor."""
+    poll = select.poll()
+    poll.register(stub_control, select.POLLIN)
+    poll.poll(_LONGEST_COURTESY)

@@ -26,6 +26,7 @@ from kernelbox.inside.comms import Comms
 from kernelbox.inside.faces import Face, compact
 from kernelbox.inside.formatting import QuickFormatter
 from kernelbox.inside.lifeline import Lifeline
+from kernelbox.inside.plaincode import PlainCode
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
@@ -164,6 +165,11 @@ class ResultHook(DisplayHook):
     def finish_displayhook(self) -> None:
         self._is_active = False
 
+    @staticmethod
+    def semicolon_at_end_of_expression(expression: str) -> bool:
+        """Not worth tokenizing the cell where there is none at all."""
+        return ";" in expression and DisplayHook.semicolon_at_end_of_expression(expression)
+
 
 class Shell(InteractiveShell):
     """The shell as agents see it; see ``faces.py`` for its notebook twin."""
@@ -197,6 +203,22 @@ class Shell(InteractiveShell):
     def init_display_formatter(self) -> None:
         self.display_formatter = QuickFormatter(parent=self)
         self.configurables.append(self.display_formatter)  # type: ignore[arg-type]
+
+    def init_prefilter(self) -> None:
+        super().init_prefilter()
+        self._plain_code = PlainCode(self)
+
+    def transform_cell(self, raw_cell: str) -> str:
+        """As IPython does it, or not at all where there is nothing to do."""
+        plain = self._plain_code
+        if not plain.is_whole(raw_cell):
+            return str(super().transform_cell(raw_cell))
+        cell = raw_cell if raw_cell.endswith("\n") else f"{raw_cell}\n"
+        if len(cell.splitlines()) == 1 and not plain.is_no_word(cell):
+            assert self.prefilter_manager is not None
+            with self.builtin_trap:  # ``ls`` is a magic without its %, ``exit`` calls itself
+                cell = f"{self.prefilter_manager.prefilter_lines(cell)}\n"
+        return cell
 
     def init_io(self) -> None:
         """The streams are set up by the interpreter."""

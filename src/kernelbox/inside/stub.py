@@ -11,7 +11,9 @@ import os
 import select
 import signal
 import socket
+import threading
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from kernelbox.inside import linux
@@ -22,6 +24,8 @@ from kernelbox.wire import Decoder, Frame, GarbledFrame, encode
 if TYPE_CHECKING:
     from kernelbox.inside.interpreter import Interpreter
 
+NotOurs = Sequence[socket.socket | int]
+
 _MAX_FDS = 8
 FIRST = 0
 """The tag of the interpreter that is started without an order."""
@@ -31,22 +35,14 @@ _LAST_CHILD_PATIENCE = 5.0
 class Stub:
     """Waits for the warden's word and for the end of children; nothing else."""
 
-    def __init__(
-        self, control: socket.socket, interpreter: Interpreter | None, first: Channel | None
-    ) -> None:
+    def __init__(self, control: socket.socket, interpreter: Interpreter | None) -> None:
         self._control = control
-        self._first = first
         self._interpreter = interpreter
         self._decoder = Decoder()
         self._fds: list[int] = []
         self._signals = linux.child_signal_fd()
 
     def run(self) -> NoReturn:
-        if self._first is not None:
-            # The one interpreter that every family needs is not waited for to be ordered.
-            frame = {"op": "interpreter", "tag": FIRST, "token": self._first.token}
-            self._obey(frame, self._first.far)
-            self._first.close_far()
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         poll.register(self._signals, select.POLLIN)
@@ -95,16 +91,12 @@ class Stub:
             try:
                 self._control.close()
                 os.close(self._signals)
-                linux.unblock_signals()
-                os.setsid()
-                linux.die_with_parent()
-                linux.set_dumpable(True)
+                _leave_stub()
                 if scope := frame.get("scope"):
                     enter(scope)
                 become()  # type: ignore[operator]
             except BaseException as error:
-                with contextlib.suppress(OSError):
-                    os.write(2, f"kernelbox: {error!r}\n".encode())
+                _tell(error)
             finally:
                 os._exit(70)
         self._say({"op": "started", "tag": frame["tag"], "pid": pid})
@@ -112,13 +104,7 @@ class Stub:
     def _become_interpreter(self, frame: Frame, fds: list[int]) -> None:
         assert self._interpreter is not None  # a foreign kernel's stub only starts commands
         self._interpreter.pages.claim()
-        linux.set_name("kb-python")
-        _make_killable_first()
-        linux.default_signals()
-        for number in (signal.SIGPIPE, signal.SIGXFSZ):
-            signal.signal(number, signal.SIG_IGN)  # as in any Python
-        self._interpreter.attach(fds, frame["token"])
-        self._interpreter.run()
+        _serve(self._interpreter, fds, frame["token"])
 
     def _report_exits(self) -> None:
         for pid, status in linux.reap():
@@ -166,11 +152,80 @@ def _make_killable_first() -> None:
         file.write("500")
 
 
+def _leave_stub() -> None:
+    """The first steps of a member: no process of its session is one of ours."""
+    linux.unblock_signals()
+    os.setsid()
+    linux.die_with_parent()
+    linux.set_dumpable(True)
+
+
+def _serve(interpreter: Interpreter, fds: list[int], token: str) -> None:
+    """Be an interpreter until the lifeline closes."""
+    linux.set_name("kb-python")
+    _make_killable_first()
+    linux.default_signals()
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_IGN)  # as in any Python
+    interpreter.attach(fds, token)
+    interpreter.run()
+
+
+def _tell(error: BaseException) -> None:
+    with contextlib.suppress(OSError):
+        os.write(2, f"kernelbox: {error!r}\n".encode())
+
+
+def _start_first(
+    control: socket.socket, interpreter: Interpreter, channel: Channel, not_ours: NotOurs
+) -> Frame:
+    """The one interpreter that every family needs: forked before anything else is done, and before
+    anybody has ordered it. What there is to say of it."""
+    try:
+        # No thread has come along, and no module but ours and IPython's has hooks.
+        pid = os.fork() if interpreter.hooks_matter else linux.bare_fork(alone=True)
+    except OSError as error:
+        return {"op": "failed", "tag": FIRST, "error": str(error)}
+    if pid:
+        return {"op": "started", "tag": FIRST, "pid": pid}
+    try:
+        interpreter.pages.claim()
+        _close(*not_ours, control)
+        channel.close_near()
+        _leave_stub()
+        threading.main_thread()._set_native_id()  # type: ignore[attr-defined]
+        _serve(interpreter, channel.far, channel.token)
+    except BaseException as error:
+        _tell(error)
+    finally:
+        os._exit(70)
+
+
+def _close(*descriptors: socket.socket | int) -> None:
+    for one in descriptors:
+        if isinstance(one, int):
+            os.close(one)
+        else:
+            one.close()
+
+
 def main(
-    control: socket.socket, interpreter: Interpreter | None, first: Channel | None = None
+    control: socket.socket,
+    interpreter: Interpreter | None,
+    first: Channel | None = None,
+    *,
+    not_ours: NotOurs = (),
 ) -> NoReturn:
-    """Be a stub until the control socket closes; an interpreter for ``first`` starts at once."""
+    """Be a stub until the control socket closes; an interpreter for ``first`` starts at once.
+    ``not_ours`` was open when we were forked, and is for others."""
+    linux.set_dumpable(False)  # before there is anybody who might look
+    if interpreter is not None and first is not None:
+        word = _start_first(control, interpreter, first, not_ours)
+        with contextlib.suppress(OSError):
+            control.sendall(encode(word))
+        first.close_near()
+        first.close_far()
+    _close(*not_ours)
     linux.set_name("kb-stub")
     linux.adopt_orphans()
-    linux.set_dumpable(False)
-    Stub(control, interpreter, first).run()
+    Stub(control, interpreter).run()

@@ -8,12 +8,13 @@ upgrade of the files on disk cannot pull the rug from under a running kernel.
 from __future__ import annotations
 
 import faulthandler
+import gc
 import os
 import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import zmq  # noqa: F401  (imported here so that every warden shares it)
 
@@ -23,6 +24,25 @@ from kernelbox.inside.workingset import WorkingSet
 from kernelbox.warden import rehearsal
 from kernelbox.warden.family import Family
 from kernelbox.wire import encode
+
+
+_COLLECTION = (1000, 3, 3)
+"""A warden has few objects of its own (those of the root are frozen), so that looking through all
+of them is cheap; the default would let ten megabytes of rings gather first."""
+
+
+class _BecomeWarden:
+    """Turns a fork of the root into the warden of a family."""
+
+    def __init__(self, notes: Sequence[str]) -> None:
+        self.pages = WorkingSet()
+        self._notes = notes
+
+    def __call__(
+        self, request: socket.socket, control: socket.socket, stub_pid: int, first: Channel
+    ) -> None:
+        gc.set_threshold(*_COLLECTION)
+        Family(request, control, stub_pid, first, notes=self._notes).run()
 
 
 def main(argv: list[str]) -> None:
@@ -39,14 +59,13 @@ def main(argv: list[str]) -> None:
     except Exception as error:  # noqa: BLE001 - a root that could not rehearse is a root too
         sys.stderr.write(f"kernelbox: the rehearsal failed: {error!r}\n")
     root.freeze()
-    warden_pages = WorkingSet()
+    become_warden = _BecomeWarden(failures)
 
     def lessons() -> dict[int, Callable[[], None]]:
         about_wardens, about_interpreters = rehearsal.lesson(stage), interpreter.lesson()
 
         def learn_of_wardens() -> None:
-            nonlocal warden_pages
-            warden_pages = about_wardens.finish()
+            become_warden.pages = about_wardens.finish()
             shutil.rmtree(stage, ignore_errors=True)
 
         def learn_of_interpreters() -> None:
@@ -56,12 +75,6 @@ def main(argv: list[str]) -> None:
             about_wardens.reader: learn_of_wardens,
             about_interpreters.reader: learn_of_interpreters,
         }
-
-    def become_warden(
-        request: socket.socket, control: socket.socket, stub_pid: int, channel: Channel
-    ) -> None:
-        warden_pages.claim()
-        Family(request, control, stub_pid, channel, notes=failures).run()
 
     try:
         control.sendall(encode({"op": "warm"}))

@@ -199,7 +199,7 @@ class Kernel:
 
     def start_interpreter(self, member: Member | None = None) -> None:
         """Start one (or take a spare) and make it the caller's: folder, environment, seed."""
-        self.ready = False
+        self.ready = self._handed_out = False
         self.member = member or self.family.start_interpreter(self)
         self.member.give_to(self)
         identity = self.identity
@@ -462,7 +462,7 @@ class Kernel:
     # -- the queue --------------------------------------------------------------------------
 
     def _pump(self) -> None:
-        while self.current is None and self._queue and self.ready and not self.ending:
+        while self.current is None and not self.ending and self._queue and self._may_start():
             job = self._queue.popleft()
             if isinstance(job, Execution):
                 try:
@@ -474,6 +474,13 @@ class Kernel:
                 self._start_question(job)
             else:
                 self._start_fork(job)
+
+    def _may_start(self) -> bool:
+        """Whether the next job can be sent. A first cell need not wait until the interpreter has
+        answered that it has begun: what it is sent, it does in order."""
+        job = self._queue[0]
+        ahead = self._handed_out and isinstance(job, Execution) and job.language == "python"
+        return self.ready or ahead
 
     def _start_execution(self, job: Execution) -> None:
         if job.expect_epoch is not None and job.expect_epoch != self.epoch:

@@ -19,7 +19,7 @@ from kernelbox.warden.connection import Ports
 from kernelbox.warden.kernel import Kernel
 from kernelbox.warden.lanes.arrivals import Arrivals
 from kernelbox.warden.lanes.broadcast import Broadcast, Request
-from kernelbox.warden.lanes.messages import BadMessage, Session
+from kernelbox.warden.lanes.messages import BadMessage, Session, algorithm_of
 from kernelbox.warden.lanes.requests import Desk
 from kernelbox.warden.lanes.stdin import Prompts
 from kernelbox.warden.lanes.zeromq import Channel, Comings, ZContext, listen, publisher, router
@@ -43,8 +43,7 @@ class JupyterDoor:
         on_shutdown: Callable[[Kernel], None],
     ) -> None:
         try:
-            key, scheme = str(ports.info["key"]), str(ports.info["signature_scheme"])
-            self._session = Session(key.encode(), scheme=scheme)
+            algorithm_of(str(ports.info["signature_scheme"]))
         except ValueError as error:
             raise BadInput(
                 f"the connection file of kernel {kernel.identity.name!r}: {error}"
@@ -72,12 +71,13 @@ class JupyterDoor:
 
     def _open(self) -> None:
         self._stop_watching()
+        key, scheme = str(self._ports.info["key"]), str(self._ports.info["signature_scheme"])
         try:
             self._hall = Hall(
                 self._reactor,
                 self._kernel,
                 self._ports,
-                session=self._session,
+                session=Session(key.encode(), scheme=scheme),
                 on_shutdown=self._shut_down,
             )
         except zmq.ZMQError as error:

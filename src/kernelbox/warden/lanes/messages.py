@@ -45,15 +45,20 @@ class Message:
         return kind
 
 
+def algorithm_of(scheme: str) -> str:
+    """The hash that a connection file's signature scheme names."""
+    family, _, algorithm = scheme.partition("-")
+    if family != "hmac" or algorithm not in hashlib.algorithms_available:
+        raise ValueError(f"the signature scheme {scheme!r} is unknown; use hmac-sha256")
+    return algorithm
+
+
 class Seal:
     """Signs messages with the key of the connection file, and knows its own signature again."""
 
     def __init__(self, key: bytes, *, scheme: str = "hmac-sha256") -> None:
         """An empty key means no signatures, as everywhere in Jupyter."""
-        family, _, algorithm = scheme.partition("-")
-        if family != "hmac" or algorithm not in hashlib.algorithms_available:
-            raise ValueError(f"the signature scheme {scheme!r} is unknown; use hmac-sha256")
-        self._mac = hmac.new(key, digestmod=algorithm) if key else None
+        self._mac = hmac.new(key, digestmod=algorithm_of(scheme)) if key else None
         self._seen: OrderedDict[bytes, None] = OrderedDict()
 
     def sign(self, parts: Sequence[bytes]) -> bytes:
