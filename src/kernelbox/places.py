@@ -1,4 +1,7 @@
-"""Where a home is, from paths alone. Imports next to nothing: the command line starts here."""
+"""Where a home is, and where we are ourselves, from paths alone.
+
+Imports next to nothing: the command line starts here.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,18 @@ def home_path(field: str, path: str, home: str | None) -> str:
     if home and path == default:
         path = os.path.join(home, in_home)
     return whole_path(path)
+
+
+def package_parent() -> str:
+    """The folder that ``kernelbox`` is imported from, wherever this process found it."""
+    return os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def importable(environ: dict[str, str], parent: str) -> dict[str, str]:
+    """``environ`` with ``parent`` at the end of PYTHONPATH: a test or a script may have put us on
+    ``sys.path`` by hand."""
+    path = environ.get("PYTHONPATH")
+    return {**environ, "PYTHONPATH": f"{path}{os.pathsep}{parent}" if path else parent}
 
 
 def socket_folder(registry: str, runtime: str, owner: int | None = None) -> str:

@@ -103,7 +103,7 @@ class AsyncDriver:
 
     async def _perform(self, effect: Effect) -> Any:
         if isinstance(effect, StartKeeper):
-            return await asyncio.to_thread(ensure_keeper, effect.home)
+            return await asyncio.to_thread(ensure_keeper, effect.home, effect.first_root)
         if isinstance(effect, Pause):
             return await asyncio.sleep(effect.seconds)
         if isinstance(effect, Work):

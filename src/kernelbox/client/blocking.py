@@ -150,7 +150,7 @@ class BlockingDriver:
 
     def _perform(self, effect: Effect) -> Any:
         if isinstance(effect, StartKeeper):
-            ensure_keeper(effect.home)
+            ensure_keeper(effect.home, effect.first_root)
             return None
         if isinstance(effect, Pause):
             time.sleep(effect.seconds)

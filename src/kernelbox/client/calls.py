@@ -27,7 +27,8 @@ from kernelbox.config import (
 )
 from kernelbox.errors import BadInput, BoxError, KeeperUnavailable, KernelLost, KernelNotFound
 from kernelbox.keeper.home import Home, locate
-from kernelbox.keeper.launch import package_parent
+from kernelbox.keeper.rootprocess import facts_for
+from kernelbox.places import package_parent
 from kernelbox.result import Checkpoint, ErrorInfo, ExecutionResult, KernelRecord, SaveReport
 from kernelbox.wire import PROTOCOL, Frame, build_id
 
@@ -46,9 +47,10 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class StartKeeper:
-    """Make sure that a keeper listens."""
+    """Make sure that a keeper listens; one that has to be started starts ``first_root`` first."""
 
     home: Home
+    first_root: Frame | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,7 @@ class Calls:
         """Ask the keeper, starting it if need be. Its requests can all be repeated safely."""
         request = {**request, "settings": self.settings.to_wire()}
         last = "it did not answer"
+        first_root = _root_for(request) if request["op"] == "get_or_create" else None
         for tried in range(_KEEPER_TRIES):
             try:
                 if not self._greeted:
@@ -118,7 +121,7 @@ class Calls:
                 self._greeted = False
                 if error.late:
                     break
-                yield StartKeeper(self.home)
+                yield StartKeeper(self.home, first_root)
                 yield Pause(0.01 * tried)  # keepers that hand over to each other need a moment
         raise KeeperUnavailable(
             f"the keeper of {self.home.runtime_dir!r} cannot be reached: {last}. "
@@ -461,6 +464,16 @@ def _wanted(kernel: object) -> str:
             raise BadInput("a kernel is meant by its record, its name or its id, not by ''")
         return kernel
     raise BadInput(f"a kernel is a KernelRecord, a name or an id, not {type(kernel).__name__}")
+
+
+def _root_for(request: Frame) -> Frame | None:
+    """What the keeper is going to need for this; None: nothing, or it cannot be known."""
+    settings = request["settings"]
+    if request.get("template") or settings["kernel_type"] != "python3":
+        return None
+    return facts_for(
+        request["executable"], request["package_parent"], request["environ"], settings["preload"]
+    )
 
 
 def wanted_checkpoint(checkpoint: object) -> str:

@@ -20,8 +20,9 @@ from typing import Any, Self
 
 from kernelbox.errors import BoxError
 from kernelbox.keeper.home import Home
-from kernelbox.keeper.launch import ensure_keeper, importable, is_listening, package_parent
-from kernelbox.places import home_path, socket_folder
+from kernelbox.keeper.launch import ensure_keeper, is_listening
+from kernelbox.keeper.rootprocess import facts_for
+from kernelbox.places import home_path, importable, package_parent, socket_folder
 
 # What any program needs to run and to speak to people; everything else is the caller's own.
 _INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
@@ -102,14 +103,13 @@ class KernelGateway:
                 raise
 
     async def _spawn(self) -> Process:
-        environ = {name: os.environ[name] for name in _INHERITED if name in os.environ}
         try:
             return await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-P",
                 "-m",
                 "kernelbox.gateway.serving",
-                env=importable(environ, package_parent()),
+                env=importable(_inherited(), package_parent()),
                 cwd=self._working_dir,
                 stdin=PIPE,
                 stdout=PIPE,
@@ -121,8 +121,10 @@ class KernelGateway:
             raise RuntimeError(f"the gateway could not be started {what}{error}") from None
 
     async def _hear_that_it_is_ready(self, process: Process) -> None:
-        # Its keeper takes as long to come up as it does itself, and need not wait for it.
-        keeper = asyncio.ensure_future(asyncio.to_thread(_start_keeper, self._home(process)))
+        # Its keeper, and what kernels are forked from, take as long to come up as it does itself,
+        # and need not wait for it.
+        root = facts_for(sys.executable, package_parent(), _inherited() | self._env, None)
+        keeper = asyncio.ensure_future(asyncio.to_thread(_start_keeper, self._home(process), root))
         wanted = {
             "host": self.host,
             "port": self.port,
@@ -191,10 +193,14 @@ class KernelGateway:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
 
-def _start_keeper(home: Home) -> None:
+def _inherited() -> dict[str, str]:
+    return {name: os.environ[name] for name in _INHERITED if name in os.environ}
+
+
+def _start_keeper(home: Home, first_root: dict[str, Any]) -> None:
     # The service starts it if this fails, and has somebody to tell.
     with contextlib.suppress(BoxError, OSError):
-        ensure_keeper(home)
+        ensure_keeper(home, first_root)
 
 
 def _see_off(home: Home, timeout: float) -> None:

@@ -3,6 +3,7 @@ it is ready on standard output, and ends when standard input does."""
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -16,17 +17,16 @@ if TYPE_CHECKING:
     from kernelbox.config import Settings
 
 _END_PATIENCE = 15.0
-_HEAD_START = 0.02
 _LARGEST_MESSAGE = 1 << 30
 
 
 def main() -> int:
+    gc.disable()  # until all is imported: there is no garbage yet, and somebody waits
     wanted = json.loads(sys.stdin.readline())
     _end_with_input()
     # Before anything is started: kernels inherit what is there then, and PYTHONPATH was for us.
     os.environ.pop("PYTHONPATH", None)
     os.environ.update(wanted["env"])
-    _warm_up(wanted)
     try:
         _serve(wanted)
     except Exception as error:  # noqa: BLE001 - whoever started us wants to know
@@ -60,26 +60,6 @@ def settings_for(home: str) -> Settings:
     return Settings(home=home, store_backend="memory", keeper_linger=1e9, spares=1)
 
 
-def _warm_up(wanted: dict[str, Any]) -> None:
-    """The first kernel's interpreter starts while the service is still being imported."""
-    # Imported here, and not in the thread: it would take turns with the service's own imports.
-    from kernelbox.box import Box
-
-    box = Box(settings_for(wanted["home"]))
-
-    def warm() -> None:
-        # What goes wrong here goes wrong again when somebody wants a kernel, and is told then.
-        try:
-            with box:
-                box.destroy(box.get_or_create("warm-up"))
-        except Exception as error:  # noqa: BLE001
-            sys.stderr.write(f"the gateway could not warm up: {error}\n")
-
-    threading.Thread(target=warm, daemon=True).start()
-    # A moment of peace for it to ask in; the interpreter takes far longer to come up.
-    time.sleep(_HEAD_START)
-
-
 def _serve(wanted: dict[str, Any]) -> None:
     from kernelbox.gateway.app import create_app
     from kernelbox.server.run import run_app
@@ -98,6 +78,8 @@ def _serve(wanted: dict[str, Any]) -> None:
 
 def _say_port(port: int) -> None:
     _say({"port": port})
+    gc.freeze()
+    gc.enable()
     # Nobody reads there any more, and what is logged to standard output is a log.
     os.dup2(2, 1)
 

@@ -389,11 +389,11 @@ def _lower_open_files(limits: list[int] | None) -> None:
 
 
 FIRST_CELL = ("1+1", "print(1)")
-_EVERY_KIND = (*FIRST_CELL, "1/0", "import asyncio\nawait asyncio.sleep(0)")
+LATER_CELLS = ("1/0", "import asyncio\nawait asyncio.sleep(0)")
 
 
-def warm_up(shell: Shell, cells: Sequence[str] = _EVERY_KIND) -> None:
-    """Run what a first cell runs, and leave no trace of it."""
+def warm_up(shell: Shell, cells: Sequence[str]) -> None:
+    """Run what a kernel's cells run, and leave no trace of it."""
     with _silence():
         for code in cells:
             shell.run_cell(code, store_history=True)

@@ -21,8 +21,6 @@ _PR_SET_CHILD_SUBREAPER = 36
 _SIGNALFD_SIGINFO = 128
 _SYS_PROCESS_MADVISE = 440  # the same number on every architecture
 _MADV_POPULATE_WRITE = 23
-_MADV_COLLAPSE = 25
-_HUGE_PAGE = 2 << 20
 
 
 # Sizes of what is looked for between the pieces of the heap: coarsely, then one by one.
@@ -110,17 +108,6 @@ def populate(ranges: ctypes.Array[_Range]) -> bool:
     finally:
         os.close(ourselves)
     return bool(done >= 0)
-
-
-def use_huge_pages(areas: Iterable[tuple[int, int]]) -> None:
-    """Put what lies in these parts of our memory, ``(start, end)``, on huge pages where it fills
-    them: a fork then copies one entry of a page table for each instead of 512. What a fork writes
-    to is still copied by small pages. Where the kernel cannot (before Linux 6.1) all stays as it
-    is."""
-    for start, end in areas:
-        first, last = -(-start // _HUGE_PAGE) * _HUGE_PAGE, end // _HUGE_PAGE * _HUGE_PAGE
-        if first < last:  # one call for each: every call drains the lists of all processors
-            _libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), _MADV_COLLAPSE)
 
 
 def fill_holes() -> None:

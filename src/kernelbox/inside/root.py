@@ -15,9 +15,9 @@ from typing import NoReturn, Protocol
 
 from kernelbox.inside import linux, stub
 from kernelbox.inside.channel import Channel, open_channel
-from kernelbox.inside.interpreter import FIRST_CELL, Interpreter, warm_up
+from kernelbox.inside.interpreter import FIRST_CELL, LATER_CELLS, Interpreter, warm_up
 from kernelbox.inside.shell import make_shell, outbox
-from kernelbox.inside.workingset import WorkingSet, writable_areas
+from kernelbox.inside.workingset import WorkingSet
 from kernelbox.wire import encode
 
 
@@ -60,22 +60,26 @@ def build(ipython_dir: str, preload: Sequence[str]) -> tuple[Interpreter, list[s
     interpreter.hooks_matter = bool(preload)
     interpreter.install()
     outbox.lifeline = None
-    warm_up(interpreter.shell)
     warm_up(interpreter.shell, FIRST_CELL * _REHEARSALS)
-    interpreter.user_loop.loop.close()  # its selector would be shared by every fork
     return interpreter, failures
+
+
+def warm_up_further(interpreter: Interpreter) -> None:
+    """What a first result does not need and a first error does: nobody waits for that."""
+    warm_up(interpreter.shell, LATER_CELLS)
+    interpreter.user_loop.loop.close()  # its selector would be shared by every fork
+    gc.collect()
+    freeze()
 
 
 def freeze() -> None:
     """Put all there is out of the collector's reach: walking over it would un-share its pages.
 
-    Once, when everything is warm and nothing is shared yet; nobody unfreezes.
+    Each time that there is more of it, and before it is shared; nobody unfreezes.
     """
-    gc.collect()
     gc.freeze()
     gc.collect()  # finds nothing now, and decides by that when it is worth while to look again
     linux.fill_holes()
-    linux.use_huge_pages(writable_areas(os.getpid()))
 
 
 def serve(

@@ -116,17 +116,13 @@ def _player_ended(*_: object) -> NoReturn:
     raise ChildProcessError("the player ended before the scene did")
 
 
-def writable_areas(pid: int) -> list[tuple[int, int]]:
-    """Where a process keeps what is its own: ``(start, end)`` of each mapping."""
-    with open(f"/proc/{pid}/maps") as file:
-        found = _WRITABLE_AND_PRIVATE.findall(file.read())
-    return [(int(start, 16), int(end, 16)) for start, end in found]
-
-
 def _pages(pid: int, wanted: int) -> Iterator[int]:
     """The addresses of a process's writable pages that have all of these marks."""
+    with open(f"/proc/{pid}/maps") as file:
+        areas = _WRITABLE_AND_PRIVATE.findall(file.read())
     with open(f"/proc/{pid}/pagemap", "rb", buffering=0) as pagemap:
-        for start, end in writable_areas(pid):
+        for first, last in areas:
+            start, end = int(first, 16), int(last, 16)
             pagemap.seek(start // _PAGE * _ENTRY.size)
             entries = pagemap.read((end - start) // _PAGE * _ENTRY.size)
             for number, (entry,) in enumerate(_ENTRY.iter_unpack(entries)):

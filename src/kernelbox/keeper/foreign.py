@@ -9,8 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from kernelbox.errors import StartupFailed
-from kernelbox.keeper.launch import importable
-from kernelbox.keeper.roots import private
+from kernelbox.places import importable
 from kernelbox.wire import Frame
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ def start_foreign(keeper: Keeper, request: Frame) -> FamilyLink:
     rundir = keeper.home.rundir
     mine, theirs = socket.socketpair()
     try:
-        with open(os.path.join(rundir, "foreign.log"), "ab", opener=private) as log:
+        with open(os.path.join(rundir, "foreign.log"), "ab", opener=_private) as log:
             process = subprocess.Popen(
                 [
                     str(request["executable"]),
@@ -54,3 +53,8 @@ def start_foreign(keeper: Keeper, request: Frame) -> FamilyLink:
     link = keeper._new_link(mine)
     link.pid = process.pid
     return link
+
+
+def _private(path: str, flags: int) -> int:
+    """An opener for files that are nobody else's business."""
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)

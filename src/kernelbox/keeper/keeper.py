@@ -25,6 +25,7 @@ from kernelbox.keeper.endings import Endings, Reply
 from kernelbox.keeper.foreign import start_foreign
 from kernelbox.keeper.home import Home, remove_files, remove_workspace, vacate
 from kernelbox.keeper.registry import Grave, Record, Registry
+from kernelbox.keeper.rootprocess import RootProcess
 from kernelbox.keeper.roots import (
     Build,
     FamilyLink,
@@ -32,6 +33,7 @@ from kernelbox.keeper.roots import (
     RootKey,
     WardenGone,
     key_for,
+    key_of,
 )
 from kernelbox.reactor import Peer, Reactor, Timer
 from kernelbox.wire import PROTOCOL, Frame, build_id
@@ -50,7 +52,14 @@ _SAVE_AGAIN = 5.0
 class Keeper:
     """One per home. Everything happens in one thread, so nothing here needs a lock."""
 
-    def __init__(self, home: Home, listener: socket.socket, registry: Registry) -> None:
+    def __init__(
+        self,
+        home: Home,
+        listener: socket.socket,
+        registry: Registry,
+        first_root: RootProcess | None = None,
+    ) -> None:
+        """``first_root`` was started ahead, for who is going to ask for a kernel first."""
         self.reactor = Reactor()
         self.home = home
         self.registry = registry
@@ -72,6 +81,8 @@ class Keeper:
         self._clients: set[Peer] = set()
         self._exit_statuses: dict[int, int] = {}
         self._root_words = ""
+        if first_root is not None:
+            self._keep_root(key_of(first_root.facts), self.build, first_root)
         self._child_signals = linux.child_signal_fd()
         self.reactor.watch(self._child_signals, self._reap)
         listener.setblocking(False)
@@ -390,18 +401,22 @@ class Keeper:
             if len(self._roots) >= _MOST_ROOTS and idle:
                 self._drop_root(min(idle, key=lambda other: other.used_at))
             try:
-                root = Root(
-                    self.reactor,
-                    key,
-                    build=build,
-                    rundir=self.home.rundir,
-                    on_exit=self._warden_exited,
-                    on_close=self._root_ended,
-                )
+                root = self._keep_root(key, build)
             except OSError as error:
                 raise StartupFailed(f"{key.executable!r} cannot be started: {error}") from None
-            self._roots[key] = root
-            self._root_pids.add(root.pid)
+        return root
+
+    def _keep_root(self, key: RootKey, build: Build, process: RootProcess | None = None) -> Root:
+        root = self._roots[key] = Root(
+            self.reactor,
+            key,
+            build=build,
+            rundir=self.home.rundir,
+            on_exit=self._warden_exited,
+            on_close=self._root_ended,
+            process=process,
+        )
+        self._root_pids.add(root.pid)
         return root
 
     def _drop_root(self, root: Root) -> None:

@@ -7,27 +7,22 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from kernelbox.errors import KeeperUnavailable
 from kernelbox.keeper.home import Home, prepare
+from kernelbox.keeper.rootprocess import announce
+from kernelbox.places import importable, package_parent
 
 _START_PATIENCE = 60.0
+_PROGRAM = "from kernelbox.keeper.program import main; main()"
+"""Not -m, for which Python would import some modules more."""
 
 
-def package_parent() -> str:
-    """The folder that ``kernelbox`` is imported from, wherever this process found it."""
-    return os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-
-
-def importable(environ: dict[str, str], parent: str) -> dict[str, str]:
-    """``environ`` with ``parent`` at the end of PYTHONPATH: a test or a script may have put us on
-    ``sys.path`` by hand."""
-    path = environ.get("PYTHONPATH")
-    return {**environ, "PYTHONPATH": f"{path}{os.pathsep}{parent}" if path else parent}
-
-
-def ensure_keeper(home: Home) -> None:
-    """Return when a keeper listens; a hundred callers at once start one."""
+def ensure_keeper(home: Home, first_root: Mapping[str, Any] | None = None) -> None:
+    """Return when a keeper listens; a hundred callers at once start one. ``first_root``: what the
+    caller will ask it for next, so that it need not wait to be asked."""
     deadline = time.monotonic() + _START_PATIENCE
     while not is_listening(home.keeper_address):
         prepare(home)
@@ -38,7 +33,7 @@ def ensure_keeper(home: Home) -> None:
         try:
             if _locked(lock, home.lock_path, deadline):
                 if not is_listening(home.keeper_address):
-                    _start(home)
+                    _start(home, first_root)
                 return
         finally:
             os.close(lock)
@@ -75,17 +70,19 @@ def is_listening(address: str) -> bool:
         return True
 
 
-def _start(home: Home) -> None:
+def _start(home: Home, first_root: Mapping[str, Any] | None) -> None:
     import subprocess
 
-    command = [sys.executable, "-P", "-m", "kernelbox.keeper", home.rundir, home.registry_path]
-    command += [home.runtime_dir, str(home.owner or 0)]
+    command = [sys.executable, "-P", "-c", _PROGRAM, "kernelbox.keeper"]
+    command += [home.rundir, home.registry_path, home.runtime_dir, str(home.owner or 0)]
     environ = {
         name: value
         for name, value in os.environ.items()
         if name in ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "USER")
         or name.startswith(("PYTHON", "LD_"))
     }
+    if first_root is not None:
+        environ |= announce(first_root)
     # The process that is started forks the keeper and ends when it is ready, so that the keeper
     # is nobody's child here and leaves no zombie behind.
     try:

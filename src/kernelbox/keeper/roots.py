@@ -6,23 +6,18 @@ import contextlib
 import os
 import signal
 import socket
-import subprocess
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from kernelbox.errors import BoxError, StartupFailed, from_wire
-from kernelbox.keeper.launch import importable
+from kernelbox.keeper.rootprocess import RootProcess, facts_for
 from kernelbox.reactor import Peer, Reactor
 from kernelbox.wire import Frame
 
-_START_ONLY = ("PYTHON", "LD_", "MALLOC_")
-_START_ONLY_NAMES = {"GLIBC_TUNABLES"}
-_POOLS = ("OMP_", "MKL_", "OPENBLAS_", "KMP_", "GOMP_", "NUMEXPR_", "BLIS_")
 _SHORTEST_PATIENCE = 10.0
 """With less, a caller in a hurry would have a root killed that only needs its time to warm up."""
-_PASSED = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "USER", "TZ")
 
 
 Build = list[Any]
@@ -40,21 +35,24 @@ class RootKey:
 
 
 def key_for(request: Frame) -> RootKey:
-    """The root a request needs. Variables that only matter when a process starts cannot take
-    effect in a fork, so they are part of the key; thread-pool ones only once a library that
-    reads them may have been preloaded."""
-    preload = tuple(request["settings"].get("preload") or ())
-    names = _START_ONLY + (_POOLS if preload else ())
-    chosen = {
-        name: value
-        for name, value in request["environ"].items()
-        if name.startswith(names) or name in _START_ONLY_NAMES
-    }
+    """The root a request needs."""
+    return key_of(
+        facts_for(
+            str(request["executable"]),
+            str(request["package_parent"]),
+            request["environ"],
+            request["settings"].get("preload"),
+        )
+    )
+
+
+def key_of(facts: Mapping[str, Any]) -> RootKey:
+    """The same for what :func:`~kernelbox.keeper.rootprocess.facts_for` says."""
     return RootKey(
-        str(request["executable"]),
-        str(request["package_parent"]),
-        tuple(sorted(chosen.items())),
-        preload,
+        facts["executable"],
+        facts["package_parent"],
+        tuple((name, value) for name, value in facts["start_environ"]),
+        tuple(facts["preload"]),
     )
 
 
@@ -141,44 +139,22 @@ class Root:
         rundir: str,
         on_exit: Callable[[int, int], None],
         on_close: Callable[[Root], None],
+        process: RootProcess | None = None,
     ) -> None:
+        """``process``: one for this key that was started already."""
         self.key = key
         self.spares: list[FamilyLink] = []
         self.used_at = time.monotonic()
         self._build = build
         self._fingerprint = fingerprint(key)
-        self.log_path = os.path.join(rundir, "root.log")
         self._forking: list[FamilyLink] = []
         self._heard_at = time.monotonic()
         self._on_exit = on_exit
         self._on_close = on_close
-        mine, theirs = socket.socketpair()
-        environ = {name: os.environ[name] for name in _PASSED if name in os.environ}
-        environ |= dict(key.start_environ)
-        self._log_start = _size(self.log_path)
-        with open(self.log_path, "ab", opener=private) as log:
-            process = subprocess.Popen(
-                [
-                    key.executable,
-                    "-P",
-                    "-m",
-                    "kernelbox.warden",
-                    str(theirs.fileno()),
-                    os.path.join(rundir, "ipython"),
-                    *key.preload,
-                ],
-                cwd="/",
-                env=importable(environ, key.package_parent),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
-        theirs.close()
-        self.pid = process.pid
-        process.returncode = 0  # the keeper reaps all its children itself
-        self._peer = Peer(reactor, mine, on_frame=self._said, on_close=self._closed)
+        process = process or RootProcess(asdict(key), rundir)
+        self.log_path, self._log_start = process.log_path, process.log_start
+        self.pid = process.pid  # the keeper reaps all its children itself
+        self._peer = Peer(reactor, process.sock, on_frame=self._said, on_close=self._closed)
 
     @property
     def busy(self) -> bool:
@@ -256,11 +232,6 @@ class Root:
         self._on_close(self)
 
 
-def private(path: str, flags: int) -> int:
-    """An opener for files that are nobody else's business."""
-    return os.open(path, flags | os.O_CLOEXEC, 0o600)
-
-
 def fingerprint(key: RootKey) -> tuple[Any, ...]:
     """Changes when packages are installed, upgraded or removed under a root."""
     folders = {key.package_parent}
@@ -275,10 +246,3 @@ def fingerprint(key: RootKey) -> tuple[Any, ...]:
         with contextlib.suppress(OSError):
             times.append((folder, os.stat(folder).st_mtime_ns))
     return tuple(times)
-
-
-def _size(path: str) -> int:
-    try:
-        return os.path.getsize(path)
-    except OSError:
-        return 0

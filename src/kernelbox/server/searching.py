@@ -15,7 +15,7 @@ from typing import Any
 
 from kernelbox.config import Settings
 from kernelbox.errors import BoxError, from_wire
-from kernelbox.keeper.launch import package_parent
+from kernelbox.places import package_parent
 from kernelbox.server.errors import Refused
 
 _SEARCHER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "searcher.py")

@@ -1,8 +1,7 @@
 """The program of the root: warm up, then fork a family for each request of the keeper.
 
-Started by the keeper as ``python -m kernelbox.warden CONTROL_FD IPYTHON_DIR [MODULE…]``. All code
-that a warden will need is imported here, before any fork: it is shared by all of them, and an
-upgrade of the files on disk cannot pull the rug from under a running kernel.
+All code that a warden will need is imported here, before any fork: it is shared by all of them, and
+an upgrade of the files on disk cannot pull the rug from under a running kernel.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from kernelbox.warden import rehearsal
 from kernelbox.warden.family import Family
 from kernelbox.wire import encode
 
-
 _COLLECTION = (1000, 3, 3)
 """A warden has few objects of its own (those of the root are frozen), so that looking through all
 of them is cheap; the default would let ten megabytes of rings gather first."""
@@ -45,23 +43,27 @@ class _BecomeWarden:
         Family(request, control, stub_pid, first, notes=self._notes).run()
 
 
-def main(argv: list[str]) -> None:
-    control = socket.socket(fileno=int(argv[1]))
+def main() -> None:
+    """With the arguments that ``keeper/rootprocess.py`` gives: a name for people to see, the
+    keeper's socket, a folder for IPython, modules to preload."""
+    descriptor, folder, *preload = sys.argv[2:]
+    control = socket.socket(fileno=int(descriptor))
     linux.set_name("kb-root")
     faulthandler.enable()  # a root that is stuck is aborted by the keeper
     linux.die_with_parent()  # a module that hangs while it is preloaded must not keep us for ever
-    folder = argv[2]
     os.makedirs(folder, mode=0o700, exist_ok=True)
-    interpreter, failures = root.build(folder, argv[3:])
+    interpreter, failures = root.build(folder, preload)
     stage = tempfile.mkdtemp(dir=folder, prefix="rehearsal-")
     try:
         rehearsal.rehearse(stage)
     except Exception as error:  # noqa: BLE001 - a root that could not rehearse is a root too
         sys.stderr.write(f"kernelbox: the rehearsal failed: {error!r}\n")
     root.freeze()
+    gc.enable()
     become_warden = _BecomeWarden(failures)
 
     def lessons() -> dict[int, Callable[[], None]]:
+        root.warm_up_further(interpreter)
         about_wardens, about_interpreters = rehearsal.lesson(stage), interpreter.lesson()
 
         def learn_of_wardens() -> None:
@@ -81,7 +83,3 @@ def main(argv: list[str]) -> None:
         root.serve(control, interpreter, become_warden, lessons)
     except ConnectionError:
         os._exit(0)  # the keeper is gone, and with it everyone we could work for
-
-
-if __name__ == "__main__":
-    main(sys.argv)
