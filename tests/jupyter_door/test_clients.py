@@ -238,17 +238,25 @@ def test_nbclient_runs_a_notebook_on_our_kernels(service: Service, tmp_path: Pat
 # -- JupyterLab in a browser -----------------------------------------------------------------------
 
 
+def _made(response: httpx.Response) -> None:
+    assert response.is_success, response.text
+
+
 @pytest.mark.slow
-def test_jupyterlab_shows_a_plot(guarded: Service, tmp_path: Path) -> None:
+def test_jupyterlab_shows_a_plot_and_goes_on_through_fifty_rewinds(
+    guarded: Service, tmp_path: Path
+) -> None:
     chromium = shutil.which("chromium")
     if chromium is None:
         pytest.skip("chromium is not installed: apt-get install chromium")
     from nbformat.v4 import new_code_cell, new_notebook, writes
     from playwright.sync_api import expect, sync_playwright
 
-    cells = [new_code_cell(PLOT), new_code_cell("marker = 6 * 7\nmarker")]
+    cells = [PLOT, "marker = 6 * 7\nmarker", "print('turn', globals().get('turn', 'none'))"]
     spec = {"name": "python3", "display_name": "Python 3 (KernelBox)", "language": "python"}
-    notebook = writes(new_notebook(cells=cells, metadata={"kernelspec": spec}))
+    notebook = writes(
+        new_notebook(cells=list(map(new_code_cell, cells)), metadata={"kernelspec": spec})
+    )
     with jupyter_server(guarded, tmp_path, program="jupyterlab") as lab, sync_playwright() as play:
         (lab.root / "plot.ipynb").write_text(notebook)
         browser = play.chromium.launch(
@@ -278,5 +286,15 @@ def test_jupyterlab_shows_a_plot(guarded: Service, tmp_path: Path) -> None:
             (kernel,) = lab.http.get("/api/kernels").json()
             name = guarded.http.get(f"/api/kernels/{kernel['id']}").json()["kernelbox_name"]
             assert guarded.execute(name, "marker")["return_value"] == "42"
+            # It is rewound behind the browser's back, again and again, and every cell is answered.
+            _made(guarded.http.post(f"/kernels/{name}/checkpoint", json={"label": "here"}))
+            printed = panel.locator(".jp-Cell").nth(2).locator(".jp-OutputArea-output")
+            for turn in range(5):
+                for _ in range(10):
+                    _made(guarded.http.post(f"/kernels/{name}/rewind", json={"checkpoint": "here"}))
+                guarded.execute(name, f"turn = {turn}")
+                page.get_by_role("menuitem", name="Run", exact=True).click()
+                page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+                expect(printed).to_have_text(f"turn {turn}", timeout=30_000)
         finally:
             browser.close()
