@@ -47,7 +47,7 @@ def default_box() -> Box:
 
 HOMES = {
     "kernelbox.box": ["Box", "KernelKey", "OnInput"],
-    "kernelbox.client.calls": ["KernelLike"],
+    "kernelbox.client.calls": ["KernelLike", "ProfileLike"],
     "kernelbox.config": ["Settings"],
     "kernelbox.result": [
         "Checkpoint", "Event", "ExecutionResult", "KernelRecord", "OutputItem", "SaveReport",

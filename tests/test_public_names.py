@@ -25,10 +25,10 @@ FUNCTIONS = [
 CLASSES = [
     "AsyncBox", "AttemptSnapshot", "BadInput", "Box", "BoxError", "Checkpoint",
     "CheckpointNotFound", "EpochMismatch", "ErrorInfo", "Event", "ExecutionNotFound",
-    "ExecutionResult", "Image",    "KeeperUnavailable", "KernelLost", "KernelNotFound", "KernelRecord", "KeyReused", "OutputItem",
-    "OutputMatch", "OutputPage", "SaveReport", "Settings", "StartupFailed", "Unsupported",
+    "ExecutionResult", "Image",    "KeeperUnavailable", "KernelLost", "KernelNotFound", "KernelRecord", "KeyReused", "Mount", "OutputItem",
+    "OutputMatch", "OutputPage", "Profile", "SaveReport", "Settings", "StartupFailed", "Unsupported",
 ]  # fmt: skip
-TYPES = ["AsyncRepair", "KernelLike", "OnInput", "Repair"]
+TYPES = ["AsyncRepair", "KernelLike", "OnInput", "ProfileLike", "Repair"]
 PUBLIC = ["__version__", *FUNCTIONS, *CLASSES, *TYPES]
 
 

@@ -48,7 +48,12 @@ if TYPE_CHECKING:
         wipe as wipe,
     )
     from kernelbox.async_box import AsyncBox as AsyncBox
-    from kernelbox.box import Box as Box, KernelLike as KernelLike, OnInput as OnInput
+    from kernelbox.box import (
+        Box as Box,
+        KernelLike as KernelLike,
+        OnInput as OnInput,
+        ProfileLike as ProfileLike,
+    )
     from kernelbox.config import Settings as Settings
     from kernelbox.errors import (
         BadInput as BadInput,
@@ -76,6 +81,7 @@ if TYPE_CHECKING:
     )
     from kernelbox.retry import AsyncRepair as AsyncRepair, Repair as Repair
     from kernelbox.spool import OutputMatch as OutputMatch, OutputPage as OutputPage
+    from kernelbox.walls.profiles import Mount as Mount, Profile as Profile
 
 # Where each public name lives. One table serves the lazy import, ``__all__`` and ``dir()``.
 _HOMES = {
@@ -85,7 +91,7 @@ _HOMES = {
         " restart rewind save search_output status stream undo wipe"
     ),
     "async_box": "AsyncBox",
-    "box": "Box KernelLike OnInput",
+    "box": "Box KernelLike OnInput ProfileLike",
     "config": "Settings",
     "errors": (
         "BadInput BoxError CheckpointNotFound EpochMismatch ExecutionNotFound KeeperUnavailable"
@@ -97,6 +103,7 @@ _HOMES = {
     ),
     "retry": "AsyncRepair Repair",
     "spool": "OutputMatch OutputPage",
+    "walls.profiles": "Mount Profile",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, overload
 
 from kernelbox.box import Box, KernelKey, OnInput
-from kernelbox.client.calls import KernelLike
+from kernelbox.client.calls import KernelLike, ProfileLike
 from kernelbox.config import Settings
 from kernelbox.result import (
     Checkpoint,
@@ -46,6 +46,7 @@ def get_or_create(
     cwd: str | None = None,
     environ: Mapping[str, str] | None = None,
     template: KernelLike | None = None,
+    profile: ProfileLike | None = None,
 ) -> KernelRecord:
     """The live kernel of that name, made if it is not there.
 
@@ -56,11 +57,21 @@ def get_or_create(
     record. With a ``template``, the new kernel is a copy of that live kernel, data and all,
     made in milliseconds; it reaches neither the processes nor the sockets of its template.
 
+    ``profile`` puts walls around the kernel: ``"restrictive"`` and its like, a ``Profile`` or a
+    file with one (``KERNELBOX_PROFILE`` by default, which is ``"open"``: none). Walls that
+    cannot be built are refused with the reason.
+
     If a kernel of that name ended by itself before, the ``state`` of the new one's record is
     ``"lost"`` and its ``cause`` says why. Raises :class:`StartupFailed` if it does not come up.
     """
     return default_box().get_or_create(
-        name, session_name=session_name, tags=tags, cwd=cwd, environ=environ, template=template
+        name,
+        session_name=session_name,
+        tags=tags,
+        cwd=cwd,
+        environ=environ,
+        template=template,
+        profile=profile,
     )
 
 

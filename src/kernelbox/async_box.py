@@ -20,7 +20,7 @@ from kernelbox.box import (
     shown_item,
 )
 from kernelbox.client import aio
-from kernelbox.client.calls import Calls, KernelLike, wanted_checkpoint
+from kernelbox.client.calls import Calls, KernelLike, ProfileLike, wanted_checkpoint
 from kernelbox.client.conversation import Answer, ConnectionLost, Conversation, InputWanted
 from kernelbox.config import Settings, check_whole
 from kernelbox.result import (
@@ -71,6 +71,7 @@ class AsyncBox:
         cwd: str | None = None,
         environ: Mapping[str, str] | None = None,
         template: KernelLike | None = None,
+        profile: ProfileLike | None = None,
     ) -> KernelRecord:
         """See :meth:`Box.get_or_create`."""
         return await self._driver.run(
@@ -81,6 +82,7 @@ class AsyncBox:
                 cwd=cwd,
                 environ=environ,
                 template=template,
+                profile=profile,
             )
         )
 

@@ -9,6 +9,7 @@ from kernelbox.client import blocking
 from kernelbox.client.calls import (
     Calls,
     KernelLike as KernelLike,
+    ProfileLike as ProfileLike,
     check_meant,
     wanted_checkpoint,
 )
@@ -82,6 +83,7 @@ class Box:
         cwd: str | None = None,
         environ: Mapping[str, str] | None = None,
         template: KernelLike | None = None,
+        profile: ProfileLike | None = None,
     ) -> KernelRecord:
         """The live kernel of that name, made if it is not there.
 
@@ -91,6 +93,10 @@ class Box:
         to add to it. ``tags`` and ``session_name`` mean nothing to us; they come back in the
         record. With a ``template``, the new kernel is a copy of that live kernel, data and all,
         made in milliseconds; it reaches neither the processes nor the sockets of its template.
+
+        ``profile`` puts walls around the kernel: ``"restrictive"`` and its like, a ``Profile`` or a
+        file with one (``KERNELBOX_PROFILE`` by default, which is ``"open"``: none). Walls that
+        cannot be built are refused with the reason.
 
         If a kernel of that name ended by itself before, the ``state`` of the new one's record is
         ``"lost"`` and its ``cause`` says why. Raises :class:`StartupFailed` if it does not come up.
@@ -103,6 +109,7 @@ class Box:
                 cwd=cwd,
                 environ=environ,
                 template=template,
+                profile=profile,
             )
         )
 

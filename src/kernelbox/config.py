@@ -117,6 +117,7 @@ _CODE = Kind(
     lambda value: value is None or isinstance(value, str),
 )
 _TYPE = Kind("'python3', 'ipykernel' or the name of an installed kernelspec", str, _is_text)
+_WALLS = Kind("the name of a profile, or the path of a file with one", str, _is_text)
 _MODULES = Kind("a list of names of modules", _read_words, _are_words)
 
 
@@ -156,6 +157,10 @@ VARIABLES: tuple[Variable, ...] = (
     Variable(
         "KERNELBOX_KERNEL_TYPE", "kernel_type", "python3", _TYPE,
         "python3: our forking kernel; ipykernel or any installed kernelspec: run through Jupyter",
+    ),
+    Variable(
+        "KERNELBOX_PROFILE", "profile", "open", _WALLS,
+        "The walls around new kernels: open (none), permissive, moderate, restrictive, or a file",
     ),
     Variable(
         "KERNELBOX_HOME", "home", "", _HOME,
@@ -233,6 +238,7 @@ class Settings:
     home: str | None = None
     spares: int = 2
     preload: tuple[str, ...] = ()
+    profile: str = "open"
     keeper_linger: float = 60.0
     start_timeout: float = 60.0
     fork_timeout: float = 60.0

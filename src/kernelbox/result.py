@@ -275,6 +275,7 @@ class KernelRecord:
     - ``kernel_type``: ``python3`` is ours; others are named after their kernelspec
     - ``parent``: the id of the kernel that it is a branch of, or None
     - ``made_by``: ``start``; of a branch ``fork`` or ``copy``; ``template``; or ``load``
+    - ``profile``: the walls around it: ``open`` means none
     - ``notes``: what else there is to know, in sentences: what a branch could not carry, why a
       start took longer
     - ``connection_file``: for Jupyter clients (``jupyter console --existing …``)
@@ -296,6 +297,7 @@ class KernelRecord:
     cause: str | None = None
     parent: str | None = None
     made_by: str = "start"
+    profile: str = "open"
     notes: list[str] = field(default_factory=list)
     address: str = ""
 

@@ -115,10 +115,10 @@ async def test_a_working_dir_that_is_not_there_is_said(
 
 
 def test_bad_settings_are_refused_in_words() -> None:
-    with pytest.raises(NotImplementedError, match="no walls yet"):
-        KernelGateway(sandbox=True)
-    with pytest.raises(NotImplementedError, match="no walls yet"):
+    with pytest.raises(ValueError, match="sandbox=True"):
         KernelGateway(sandbox_config=Path("sandbox.json"))
+    with pytest.raises(ValueError, match=r"no 'sandbox\.json'"):
+        KernelGateway(sandbox=True, sandbox_config=Path("sandbox.json"))
     with pytest.raises(ValueError, match="'LOUD'"):
         KernelGateway(log_level="LOUD")
     with pytest.raises(ValueError, match="'A=B'"):

@@ -77,6 +77,7 @@ _ALL = (
             "kernelbox create --name demo",
             "kernelbox create --name demo --cwd /data --env MODE=test --tag owner=ada",
             "kernelbox create --name copy --template demo",
+            "kernelbox create --name careful --profile restrictive",
         ),
         "Prints the kernel's record. A kernel that is there is left as it is.",
     ),
@@ -255,6 +256,18 @@ _ALL = (
             "kernelbox logs --name demo --execution ID --search 'loss='",
             "kernelbox logs --name demo --execution ID --start -2000",
         ),
+        group="Looking inside",
+    ),
+    Command(
+        "profile",
+        "explain the walls that a kernel can have",
+        "profiles:profile",
+        examples=(
+            "kernelbox profile --human",
+            "kernelbox profile restrictive --human",
+            "kernelbox profile ./kernelbox.toml",
+        ),
+        words="PROFILE",
         group="Looking inside",
     ),
     Command(

@@ -26,6 +26,7 @@ def create(options: Namespace) -> int:
                 cwd=options.cwd,
                 environ={**os.environ, **pairs_of("--env", options.env)} if options.env else None,
                 template=options.template,
+                profile=options.profile,
             )
     return show_record(record, options)
 

@@ -24,6 +24,11 @@ def create(parser: Parser) -> None:
         help="add to the kernel's environment, which is this process's otherwise",
     )
     add("--template", metavar="KERNEL", help="start as a copy of this live kernel, data and all")
+    add(
+        "--profile",
+        metavar="PROFILE",
+        help="walls around a new kernel: a name (see kernelbox profile) or a file",
+    )
 
 
 def listing(parser: Parser) -> None:

@@ -9,7 +9,7 @@ import sys
 import uuid
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Union
 
 from kernelbox.client.conversation import ConnectionLost
 from kernelbox.config import (
@@ -31,6 +31,9 @@ from kernelbox.keeper.rootprocess import facts_for
 from kernelbox.places import package_parent
 from kernelbox.result import Checkpoint, ErrorInfo, ExecutionResult, KernelRecord, SaveReport
 from kernelbox.wire import PROTOCOL, Frame, build_id
+
+if TYPE_CHECKING:
+    from kernelbox.walls.profiles import Profile
 
 _T = TypeVar("_T")
 
@@ -70,6 +73,8 @@ class Pause:
 Effect = Ask | StartKeeper | Work | Pause
 Call = Generator[Effect, Any, _T]
 KernelLike = KernelRecord | str
+ProfileLike = Union["Profile", str, Mapping[str, Any], "os.PathLike[str]"]
+"""Walls: a profile, its name, the same as plain data, or the path of a file that has it."""
 
 _KEEPER_TRIES = 12
 _START_MARGIN = 10.0  # the keeper gives up first, and says why
@@ -152,10 +157,12 @@ class Calls:
         connection: Mapping[str, Any] | None = None,
         connection_file: str | None = None,
         template: KernelLike | None = None,
+        profile: ProfileLike | None = None,
         fresh: bool = False,
     ) -> Call[KernelRecord]:
         """``fresh``: not if there is one of that name."""
         check_name(name)
+        walls = self._walls(profile, template)
         # Of a template's copy, only what the caller gives is other than the template's.
         own: Frame = {"cwd": None, "environ": None}
         if cwd not in (None, ""):
@@ -180,11 +187,30 @@ class Calls:
                 "connection_file": connection_file,
                 "template": None if template is None else _wanted(template),
                 "given": own,
+                "profile": walls,
                 "fresh": fresh,
             },
             patience=self.settings.start_timeout + _START_MARGIN,
         )
         return self._remember(reply["record"])
+
+    def _walls(self, profile: ProfileLike | None, template: KernelLike | None) -> Frame | None:
+        """The profile as it travels; None for one without walls, which need no module of theirs."""
+        wanted = self.settings.profile if profile is None else profile
+        if wanted in (None, "", "open"):
+            return None
+        from kernelbox.walls.profiles import resolve
+
+        found = resolve(wanted)
+        if not found.walled:
+            return None
+        if template is not None:
+            raise BadInput("a template's copy has the walls of its template; leave profile out")
+        if self.settings.kernel_type != "python3":
+            raise BadInput(
+                f"a kernel of type {self.settings.kernel_type!r} cannot be walled; only python3 can"
+            )
+        return found.to_wire()
 
     def branch(
         self,

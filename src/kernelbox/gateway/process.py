@@ -23,6 +23,8 @@ from kernelbox.keeper.home import Home
 from kernelbox.keeper.launch import ensure_keeper, is_listening
 from kernelbox.keeper.rootprocess import facts_for
 from kernelbox.places import home_path, importable, package_parent, socket_folder
+from kernelbox.walls.drivers import cannot_enforce
+from kernelbox.walls.profiles import resolve
 
 # What any program needs to run and to speak to people; everything else is the caller's own.
 _INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
@@ -36,7 +38,8 @@ class KernelGateway:
     - ``env``: variables for the kernels, which inherit nothing else but ``PATH`` and the like
     - ``working_dir``: the folder that kernels start in (default: the current one)
     - ``token``: what clients have to show (default: ``KERNELBOX_API_TOKEN``; none on loopback)
-    - ``sandbox``: refused until there are walls
+    - ``sandbox``: walls around every kernel: no network but its own loopback, no files of the host
+      but an interpreter to read; or those of ``sandbox_config``, a file with a profile
     - ``log_to_stderr``, ``log_level``: where the service's log goes, and how much of it: from
       ``"INFO"`` on down every request has a line
     """
@@ -54,11 +57,7 @@ class KernelGateway:
         working_dir: str | os.PathLike[str] | None = None,
         token: str | None = None,
     ) -> None:
-        if sandbox or sandbox_config is not None:
-            raise NotImplementedError(
-                "sandbox=True is refused: this version has no walls yet, and a sandbox without "
-                "them would be a lie. Run the gateway in a container (docs/docker.md), or without."
-            )
+        self._profile = _profile(sandbox, sandbox_config)
         level = logging.getLevelNamesMapping().get(log_level.upper())
         if level is None:
             raise ValueError(f"log_level is a name like 'INFO' or 'WARNING', not {log_level!r}")
@@ -132,6 +131,7 @@ class KernelGateway:
             "token": self._token,
             "env": self._env,
             "access_log": self._access_log,
+            "profile": self._profile,
         }
         assert process.stdin is not None
         assert process.stdout is not None
@@ -191,6 +191,21 @@ class KernelGateway:
         folder, self._folder = self._folder, ""
         if folder:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+
+def _profile(sandbox: bool, config: Path | None) -> str:
+    """What KERNELBOX_PROFILE would say; looked at here, where somebody can be told."""
+    if not sandbox:
+        if config is not None:
+            raise ValueError("sandbox_config is for sandbox=True; give both or none")
+        return "open"
+    if config is not None and not Path(config).is_file():
+        raise ValueError(f"sandbox_config is the path of a file; there is no {str(config)!r}")
+    chosen = "restrictive" if config is None else os.path.abspath(config)
+    found = resolve(chosen)
+    if words := cannot_enforce(found):
+        raise NotImplementedError(f"the profile {found.name!r} cannot be had: {words}")
+    return chosen
 
 
 def _inherited() -> dict[str, str]:

@@ -52,12 +52,12 @@ def _end_with_input() -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def settings_for(home: str) -> Settings:
+def settings_for(home: str, profile: str) -> Settings:
     """With the memory store, kernels end with this process, also if it is killed. Until then the
     keeper stays, with or without kernels: somebody may always want one."""
     from kernelbox.config import Settings
 
-    return Settings(home=home, store_backend="memory", keeper_linger=1e9, spares=1)
+    return Settings(home=home, store_backend="memory", keeper_linger=1e9, spares=1, profile=profile)
 
 
 def _serve(wanted: dict[str, Any]) -> None:
@@ -66,7 +66,7 @@ def _serve(wanted: dict[str, Any]) -> None:
     from kernelbox.server.settings import ServerSettings
 
     server = ServerSettings(api_token=wanted["token"] or None, max_body=_LARGEST_MESSAGE, drain=0)
-    app = create_app(server, settings_for(wanted["home"]))
+    app = create_app(server, settings_for(wanted["home"], wanted["profile"]))
     run_app(
         app,
         wanted["host"],

@@ -28,10 +28,12 @@ class Channel:
         self.far = []
 
     def close_near(self) -> None:
-        """In the fork that is to become the interpreter."""
+        """In the fork that is to become the interpreter, or the parent of one."""
         self.lifeline.close()
         for fd in (self.stdout, self.stderr, self.dump):
-            os.close(fd)
+            if fd >= 0:
+                os.close(fd)
+        self.stdout = self.stderr = self.dump = -1
 
 
 def open_channel() -> Channel:

@@ -53,6 +53,8 @@ class Interpreter:
         self.pages = WorkingSet()
         self.hooks_matter = False
         """Whether modules that we do not know may want to hear of a fork."""
+        self.soft_memory = 0
+        """Bytes at which a cell gets a MemoryError; 0: when the system says so."""
         self._private: list[int] = []
         self._alarm: Any = None
         self.forking = False
@@ -225,11 +227,12 @@ class Interpreter:
             with self.interrupts.cell():
                 # An interrupt that comes before this word would be taken for a late one.
                 self.lifeline.send({"op": "running"})
-                result = shell.run_cell(
-                    frame["code"],
-                    store_history=bool(frame.get("store_history", True)) and not silent,
-                    silent=silent,
-                )
+                with self._soft_memory():
+                    result = shell.run_cell(
+                        frame["code"],
+                        store_history=bool(frame.get("store_history", True)) and not silent,
+                        silent=silent,
+                    )
                 reply["ok"] = bool(result.success)
                 if result.success and frame.get("user_expressions"):
                     reply["user_expressions"] = shell.user_expressions(frame["user_expressions"])
@@ -245,6 +248,8 @@ class Interpreter:
             os._exit(_exit_code(failure))
         if failure is not None:
             reply["error"] = outbox.error_of(failure)
+            if isinstance(failure, MemoryError) and self.soft_memory:
+                reply["error"] = self._name_limit(reply["error"])
         outbox.stdin_allowed = False
         if shell.payload_manager is not None:
             reply["payload"] = shell.payload_manager.read_payload()
@@ -252,6 +257,32 @@ class Interpreter:
         linux.flush_c_buffers()
         self.outlets.repair()
         self.lifeline.send(reply)
+
+    @contextlib.contextmanager
+    def _soft_memory(self) -> Iterator[None]:
+        """While a cell runs, and not longer: our own code must be able to tell of it."""
+        if not self.soft_memory:
+            yield
+            return
+        from kernelbox.walls import rlimits
+
+        rlimits.soft_memory(self.soft_memory)
+        try:
+            yield
+        finally:
+            rlimits.lift_soft_memory()
+
+    def _name_limit(self, error: dict[str, Any]) -> dict[str, Any]:
+        words = (
+            f"this sandbox has {self.soft_memory >> 20:,} MiB for a cell (soft_memory of its "
+            "profile); variables are kept: delete some, or work in pieces"
+        )
+        told = f"{error['evalue']}; {words}" if error["evalue"] else words
+        return {
+            **error,
+            "evalue": told,
+            "traceback": [*error["traceback"], f"MemoryError: {words}"],
+        }
 
     def _begin(self, frame: Frame) -> None:
         """Become the caller's kernel: their folder, their environment, a seed of our own."""
@@ -261,6 +292,7 @@ class Interpreter:
             os.chdir(frame["cwd"])
         self.shell.user_ns["_dh"][:] = [os.getcwd()]  # where `%cd -` leads back to
         _lower_open_files(frame.get("open_files"))
+        self.soft_memory = frame.get("soft_memory") or 0
         if sys.path[:1] != [""]:
             sys.path.insert(0, "")
         sys.argv = [""]

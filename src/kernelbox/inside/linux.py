@@ -189,6 +189,20 @@ def children(pid: int) -> list[int]:
     return found
 
 
+def pid_inside(pid: int) -> int:
+    """What a process is called in its own pid namespace; 0: there is no such process."""
+    with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/status") as file:
+        for line in file:
+            if line.startswith("NSpid:"):
+                return int(line.split()[-1])
+    return 0
+
+
+def child_called(inside: int, parent: int) -> int:
+    """The child of ``parent`` that is called so in its own namespace; 0 if there is none."""
+    return next((child for child in children(parent) if pid_inside(child) == inside), 0)
+
+
 def is_running(pid: int) -> bool:
     """Whether a process is there and has not ended: not a zombie."""
     try:

@@ -18,7 +18,7 @@ from kernelbox.inside.channel import Channel, open_channel
 from kernelbox.inside.interpreter import FIRST_CELL, LATER_CELLS, Interpreter, warm_up
 from kernelbox.inside.shell import make_shell, outbox
 from kernelbox.inside.workingset import WorkingSet
-from kernelbox.wire import encode
+from kernelbox.wire import WALLED_FAMILY, encode
 
 
 class BecomeWarden(Protocol):
@@ -65,7 +65,8 @@ def build(ipython_dir: str, preload: Sequence[str]) -> tuple[Interpreter, list[s
 
 
 def warm_up_further(interpreter: Interpreter) -> None:
-    """What a first result does not need and a first error does: nobody waits for that."""
+    """What a first result does not need, and a first error or a wall does: nobody waits for it."""
+    _walled_stub()
     warm_up(interpreter.shell, LATER_CELLS)
     interpreter.user_loop.loop.close()  # its selector would be shared by every fork
     gc.collect()
@@ -120,9 +121,18 @@ def serve(
             if not data or not fds:
                 os._exit(0)
             request = socket.socket(fileno=fds[0])
-            pid = _fork_family(control, signals, request, interpreter, become_warden)
+            be_stub = _walled_stub() if data == WALLED_FAMILY else stub.main
+            pid = _fork_family(control, signals, request, interpreter, become_warden, be_stub)
             request.close()
             control.sendall(encode({"op": "forked", "pid": pid}))
+
+
+def _walled_stub() -> Callable[..., NoReturn]:
+    """Imported when nobody waits, or by the first who wants walls: the first kernel of all, which
+    has none, should not wait for it."""
+    from kernelbox.inside import walled
+
+    return walled.main
 
 
 def _fork_family(
@@ -131,6 +141,7 @@ def _fork_family(
     request: socket.socket,
     interpreter: Interpreter,
     become_warden: BecomeWarden,
+    be_stub: Callable[..., NoReturn],
 ) -> int:
     """The pid of the new warden; 0 if there was no room for one.
 
@@ -154,8 +165,9 @@ def _fork_family(
             # memory that user code inherits.
             child = linux.bare_fork(alone=True)
             if child == 0:
-                stub.main(theirs, interpreter, channel, not_ours=[control, request, mine, signals])
-            _let_pass(mine)
+                be_stub(theirs, interpreter, channel, not_ours=[control, request, mine, signals])
+            if be_stub is stub.main:
+                _let_pass(mine)
             become_warden.pages.claim()
             for ending in (control, theirs):
                 ending.close()

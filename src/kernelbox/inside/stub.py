@@ -190,7 +190,7 @@ def _start_first(
         return {"op": "started", "tag": FIRST, "pid": pid}
     try:
         interpreter.pages.claim()
-        _close(*not_ours, control)
+        close(*not_ours, control)
         channel.close_near()
         _leave_stub()
         threading.main_thread()._set_native_id()  # type: ignore[attr-defined]
@@ -201,7 +201,8 @@ def _start_first(
         os._exit(70)
 
 
-def _close(*descriptors: socket.socket | int) -> None:
+def close(*descriptors: socket.socket | int) -> None:
+    """In a fork: what is for others."""
     for one in descriptors:
         if isinstance(one, int):
             os.close(one)
@@ -219,13 +220,24 @@ def main(
     """Be a stub until the control socket closes; an interpreter for ``first`` starts at once.
     ``not_ours`` was open when we were forked, and is for others."""
     linux.set_dumpable(False)  # before there is anybody who might look
+    serve(control, interpreter, first, not_ours=not_ours)
+
+
+def serve(
+    control: socket.socket,
+    interpreter: Interpreter | None,
+    first: Channel | None,
+    *,
+    not_ours: NotOurs = (),
+) -> NoReturn:
+    """What :func:`main` does when it cannot be looked into any more."""
     if interpreter is not None and first is not None:
         word = _start_first(control, interpreter, first, not_ours)
         with contextlib.suppress(OSError):
             control.sendall(encode(word))
         first.close_near()
         first.close_far()
-    _close(*not_ours)
+    close(*not_ours)
     linux.set_name("kb-stub")
     linux.adopt_orphans()
     Stub(control, interpreter).run()

@@ -68,6 +68,7 @@ class Lesson:
         if self._director == 0:
             status = 70
             try:
+                linux.die_with_parent()  # or it would go on, and make files, where all is gone
                 os.close(self.reader)
                 linux.unblock_signals()
                 with open(writer, "wb") as file:

@@ -45,6 +45,7 @@ _MOST_ROOTS = 4
 _END_PATIENCE = 10.0
 _MOST_STATUSES = 1000
 _SWEEP_AGAIN = 0.3
+_TAKE_DOWN = 1.0
 _SAVE_SOON = 0.008
 _SAVE_AGAIN = 5.0
 
@@ -256,7 +257,9 @@ class Keeper:
             self._give_address(request, str(uuid.uuid4()))
             return start_foreign(self, request)
         link, request["notes"] = self._take_family(
-            key_for(request), request.get("build") or self.build
+            key_for(request),
+            request.get("build") or self.build,
+            walled=bool(request.get("profile")),
         )
         self._give_address(request, link.reserved or str(uuid.uuid4()))
         return link
@@ -383,9 +386,13 @@ class Keeper:
 
     # -- roots and spares -------------------------------------------------------------------
 
-    def _take_family(self, key: RootKey, build: Build) -> tuple[FamilyLink, list[str]]:
+    def _take_family(
+        self, key: RootKey, build: Build, *, walled: bool
+    ) -> tuple[FamilyLink, list[str]]:
         root = self._root(key, build)
         root.used_at = time.monotonic()
+        if walled:  # spares stand in the open
+            return root.fork_family(self._new_link, walled=True), []
         link = root.take_spare() or root.fork_family(self._new_link)
         if spares := self._settings.spares:
             self.reactor.call_later(_REFILL_DELAY, lambda: self._refill(key, spares))
@@ -514,6 +521,8 @@ class Keeper:
             time.sleep(0.001)
         cause = decisions.warden_cause(self._exit_statuses.get(link.pid))
         for kernel_id in list(link.kernel_ids):
+            if self.registry.kernels.get(kernel_id, {}).get("profile", "open") != "open":
+                _take_down(kernel_id)
             self._kernel_ended(kernel_id, cause, None)
             remove_workspace(self.home, kernel_id)
 
@@ -784,6 +793,18 @@ class Keeper:
         if self.registry.problem:
             # A disk that is full now may have room later.
             self._save_timer = self.reactor.call_later(_SAVE_AGAIN, self._save)
+
+
+def _take_down(kernel_id: str) -> None:
+    """The control group of a sandbox whose warden was killed."""
+    from kernelbox.walls import cgroups
+
+    hierarchy = cgroups.find()
+    if not isinstance(hierarchy, str):
+        group = cgroups.Group(hierarchy, kernel_id)
+        with contextlib.suppress(cgroups.GroupFailed, OSError):
+            group.kill(patience=_TAKE_DOWN)
+            group.remove(patience=_TAKE_DOWN)
 
 
 def _loss_words(grave: Grave) -> str:

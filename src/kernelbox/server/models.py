@@ -85,6 +85,9 @@ class CreateKernel(_Body):
     template: str | None = Field(
         default=None, min_length=1, description="A live kernel to copy, by id or name"
     )
+    profile: Literal["open", "permissive", "moderate", "restrictive"] | None = Field(
+        default=None, description="The walls around it; default: KERNELBOX_PROFILE"
+    )
 
 
 class CreateSession(_Body):

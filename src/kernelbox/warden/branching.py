@@ -50,6 +50,16 @@ class Branching:
     def _obstacle(self) -> str:
         """Why what is asked for cannot be had of this kernel here; empty if it can."""
         identity = self._kernel.identity
+        if identity.profile != "open" and self._scoped:
+            return (
+                f"kernel {identity.name!r} is no template, because it is behind walls "
+                f"({identity.profile}); branch({identity.name!r}, …) makes a copy behind the same"
+            )
+        if identity.profile != "open" and self._frame.get("workspace"):
+            return (
+                f"kernel {identity.name!r} is behind walls ({identity.profile}), where branches "
+                "share their folder; use files='share'"
+            )
         if identity.scoped and self._frame.get("workspace"):
             return (
                 f"kernel {identity.name!r} was made from a template and does not see the folder "
@@ -198,6 +208,8 @@ class Branching:
             "parent": kernel.identity.kernel_id,
             "made_by": made_by,
             "scoped": self._scoped or kernel.identity.scoped,
+            "profile_name": kernel.identity.profile,
+            "soft_memory": kernel.identity.soft_memory,
             "notes": notes,
         }
         if workspace := self._frame.get("workspace"):

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from kernelbox.errors import BoxError, Unsupported
+from kernelbox.inside import linux
 from kernelbox.inside.channel import Channel
 from kernelbox.inside.stub import FIRST
 from kernelbox.reactor import Timer
 from kernelbox.warden.bash_member import BashMember
 from kernelbox.warden.branching import Branching
 from kernelbox.warden.connection import Ports, open_ports
-from kernelbox.warden.exits import Exit, oom_kills
+from kernelbox.warden.exits import Exit, count_oom_kills_by, oom_kills
 from kernelbox.warden.household import CopyAnswer, Door, Reply, Warden
 from kernelbox.warden.kernel import Kernel
 from kernelbox.warden.lanes.jupyter import JupyterDoor
@@ -23,7 +27,11 @@ from kernelbox.warden.python_member import PythonMember
 from kernelbox.warden.reservation import Reservation, reserve
 from kernelbox.wire import Frame
 
+if TYPE_CHECKING:
+    from kernelbox.warden.walling import Walls
+
 _PORT_PATIENCE = 5.0
+_LOOK_EVERY = 0.25
 
 
 class Family(Warden):
@@ -47,6 +55,7 @@ class Family(Warden):
         self._starting: dict[int, PythonMember | BashMember] = {}
         self._tags = FIRST
         self._reservation: Reservation | None = None
+        self.walls: Walls | None = None
         self.spare: PythonMember | None = PythonMember(self.reactor, _Nobody(), channel)
         self._starting[FIRST] = self.spare
 
@@ -61,12 +70,54 @@ class Family(Warden):
         self.spare.send({"op": "prime"})
 
     def _become(self, frame: Frame, reply: Reply) -> None:
+        if frame.get("profile"):
+            frame = self._walk_in(frame)
         super()._become(frame, reply)
         self._discard_reservation()  # what is left of it
+
+    def _walk_in(self, frame: Frame) -> Frame:
+        """Order the walls; the interpreter starts when they stand. What is asked of it until then
+        waits in its socket."""
+        from kernelbox.walls.profiles import Profile
+        from kernelbox.warden.walling import Walls
+
+        profile = Profile.from_wire(frame["profile"])
+        runtime = str(frame["settings"]["runtime_dir"])
+        sockets = os.path.dirname(os.path.dirname(str(frame["address"])))
+        self.walls = Walls(profile, self.stub_pid, str(frame["kernel_id"]))
+        plan, changed = self.walls.furnish(frame, private=[runtime, sockets])
+        count_oom_kills_by(self.walls.oom_kills)
+        fds = self.walls.hear_denials(self.reactor, self._denied)
+        order = {"op": "wall", "plan": plan.to_wire(), "group": self.walls.group}
+        self._stub.send({**order, "kernel_id": str(frame["kernel_id"])}, fds)
+        for fd in fds:
+            os.close(fd)
+        if self.walls.watched:
+            self.reactor.call_later(_LOOK_EVERY, self._look_at_memory)
+        return changed
+
+    def _look_at_memory(self) -> None:
+        assert self.walls is not None
+        if over := self.walls.over(lambda: linux.descendants(self.stub_pid)):
+            pid, why = over
+            for member in self._members.values():
+                if member.pid == pid and isinstance(member, PythonMember):
+                    member.killed_by_us = why
+            linux.send_signal([pid], signal.SIGKILL)
+        self.reactor.call_later(_LOOK_EVERY, self._look_at_memory)
+
+    def _denied(self, words: str) -> None:
+        """Whoever runs something now may have tried it; the gate knows no kernels."""
+        for household in self.households.values():
+            household.kernel.note_denial(words)
 
     def end(self) -> None:
         self._discard_reservation()
         super().end()
+
+    def _before_leaving(self) -> None:
+        if self.walls is not None:
+            self.walls.take_down()
 
     def _discard_reservation(self) -> None:
         if self._reservation is not None:
@@ -100,7 +151,7 @@ class Family(Warden):
         def here() -> None:
             for deadline in deadlines:
                 deadline.cancel()  # or it would keep all of this alive until then
-            self._members[copy.inner_pid] = copy
+            self._members[self._inside(copy.pid)] = copy
             arrived(copy)
 
         def gone(why: str) -> None:
@@ -130,7 +181,18 @@ class Family(Warden):
 
     def parked_arrived(self, parked: Parked) -> None:
         """Its end is told by the stub, as every member's is."""
-        self._members[parked.pid] = parked
+        self._members[self._inside(parked.pid)] = parked
+
+    def _inside(self, pid: int) -> int:
+        """How the stub knows a process."""
+        return pid if self.walls is None else linux.pid_inside(pid)
+
+    def _outside(self, pid: int) -> int:
+        """A process that the stub knows so; 0 if it has ended."""
+        if self.walls is None:
+            return pid
+        found = (linux.child_called(pid, stub) for stub in linux.children(self.stub_pid))
+        return next(filter(None, found), 0)
 
     def _open_ports(self, frame: Frame) -> Ports:
         info = frame.get("connection")
@@ -203,10 +265,15 @@ class Family(Warden):
                 member = self._starting.pop(frame["tag"], None)
                 if isinstance(member, PythonMember):
                     self._members[frame["pid"]] = member
-                    member.is_running_as(frame["pid"])
+                    member.is_running_as(self._outside(frame["pid"]))
                 elif isinstance(member, BashMember):
-                    member.started(frame["pid"])
+                    member.started(self._outside(frame["pid"]))
                     self._shells[frame["pid"]] = member
+            case "refused":
+                refused = self._starting.pop(FIRST, None)
+                if isinstance(refused, PythonMember):
+                    refused.killed_by_us = f"its walls could not be built: {frame.get('error')}"
+                    refused.exited(None)
             case "failed":
                 failed = self._starting.pop(frame["tag"], None)
                 if failed is not None:

@@ -177,6 +177,8 @@ class Warden(ABC):
             parent=frame.get("parent"),
             made_by=str(frame.get("made_by") or "start"),
             scoped=bool(frame.get("scoped")),
+            profile=str(frame.get("profile_name") or "open"),
+            soft_memory=frame.get("soft_memory"),
             workspace=frame.get("workspace"),
             created_at=frame.get("created_at") or time.time(),
             notes=[*self.notes, *(frame.get("notes") or ())],
@@ -324,9 +326,13 @@ class Warden(ABC):
                 linux.kill_descendants(os.getpid())
                 linux.reap()
         linux.kill_descendants(os.getpid())
+        self._before_leaving()
         for client in list(self._clients):
             client.flush(0.5)
         os._exit(0)
+
+    def _before_leaving(self) -> None:  # noqa: B027 - most have nothing to do
+        """All processes have ended; what they leave behind goes now."""
 
     def _stub_pid_gone(self) -> bool:
         poll = select.poll()

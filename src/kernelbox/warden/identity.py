@@ -26,6 +26,10 @@ class Identity:
     made_by: str = "start"
     scoped: bool = False
     """Whether its processes have a domain of their own: none leads to the kernel it came from."""
+    profile: str = "open"
+    """The name of the walls around it."""
+    soft_memory: int | None = None
+    """Bytes at which a cell gets a MemoryError."""
     workspace: str | None = None
     """A folder that goes with the kernel."""
     notes: list[str] = field(default_factory=list)

@@ -34,6 +34,7 @@ _BASH_REPEATS, _BASH_PAUSE = 3, 0.3
 _STARTUP_MARGIN = 2.0  # of a first start the keeper gives up before
 
 _RECENT = 10
+_MOST_NOTES = 30
 
 
 class Observer(Protocol):
@@ -203,13 +204,15 @@ class Kernel:
         self.member = member or self.family.start_interpreter(self)
         self.member.give_to(self)
         identity = self.identity
-        identity.note(_why_not_entered(identity.cwd))
+        if identity.profile == "open":  # behind walls, folders are others
+            identity.note(_why_not_entered(identity.cwd))
         self.member.send(
             {
                 "op": "begin",
                 "cwd": identity.cwd,
                 "environ": identity.environ,
                 "open_files": identity.open_files,
+                "soft_memory": identity.soft_memory,
             }
         )
         # Now, and not only before its first cell: it may be killed before it has had one.
@@ -430,6 +433,7 @@ class Kernel:
             "cause": self.loss.cause if self.loss else None,
             "parent": identity.parent,
             "made_by": identity.made_by,
+            "profile": identity.profile,
             "notes": identity.notes,
             "address": identity.address,
         }
@@ -839,6 +843,12 @@ class Kernel:
         self._background.add(event)
         for observer in self.observers:
             observer.happened(job if isinstance(job, Question) else self.last_job, event)
+
+    def note_denial(self, words: str) -> None:
+        """What was refused while the current execution ran."""
+        job = self.current
+        if isinstance(job, Execution) and words not in job.notes and len(job.notes) < _MOST_NOTES:
+            job.notes.append(words)
 
     def _interrupt_bash_again(self, job: Execution, times: int) -> None:
         """A program that the shell was just starting may have missed it."""

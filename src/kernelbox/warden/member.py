@@ -6,6 +6,7 @@ import contextlib
 import os
 from typing import Any, Protocol
 
+from kernelbox.inside import linux
 from kernelbox.warden.exits import Exit
 from kernelbox.wire import Frame
 
@@ -75,6 +76,16 @@ def parent_of(pid: int) -> int:
 
 
 def stub_of(pid: int) -> int:
-    """Our stub, if it is the parent of this process; otherwise 0. Only its children are ours."""
+    """Our stub, if it is the parent of this process; otherwise 0. Only its children are ours.
+
+    Behind walls it is pid 1 of its namespace, and the process of it that stayed outside is our
+    child.
+    """
     stub = parent_of(pid)
-    return stub if stub and parent_of(stub) == os.getpid() else 0
+    if not stub:
+        return 0
+    above = parent_of(stub)
+    if above == os.getpid():
+        return stub
+    walled = linux.pid_inside(stub) == 1 and above and parent_of(above) == os.getpid()
+    return stub if walled else 0

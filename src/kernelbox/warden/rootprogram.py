@@ -63,6 +63,8 @@ def main() -> None:
     become_warden = _BecomeWarden(failures)
 
     def lessons() -> dict[int, Callable[[], None]]:
+        import kernelbox.warden.walling  # noqa: F401  (for those that have walls)
+
         root.warm_up_further(interpreter)
         about_wardens, about_interpreters = rehearsal.lesson(stage), interpreter.lesson()
 

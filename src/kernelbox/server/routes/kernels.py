@@ -68,6 +68,7 @@ async def create(request: Request, body: CreateKernel) -> Response:
             tags=body.tags,
             cwd=body.cwd or folder,
             template=template,
+            profile=body.profile,
         )
     return answer(guest.record(record), status=201)
 

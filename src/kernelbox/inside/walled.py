@@ -1,0 +1,122 @@
+"""The stub of a walled family: it waits for its plan, walks into the walls, and is pid 1 there.
+
+One process of it stays outside, the parent of the one inside: it holds nothing, waits for the end,
+and is what the warden knows as the stub. If the sandbox has a way out to the network, the gate that
+watches it is a child of that one, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from typing import TYPE_CHECKING, NoReturn
+
+from kernelbox.inside import linux, stub
+from kernelbox.inside.channel import Channel
+from kernelbox.walls import cgroups, entry
+from kernelbox.walls.plan import GATE_PORT, Plan
+from kernelbox.wire import READ_SIZE, Decoder, Frame, GarbledFrame, encode
+
+if TYPE_CHECKING:
+    from kernelbox.inside.interpreter import Interpreter
+
+_MAX_FDS = 4
+_NOBODY = 65534
+_BACKLOG = 128
+
+
+def main(
+    control: socket.socket, interpreter: Interpreter, first: Channel, *, not_ours: stub.NotOurs
+) -> NoReturn:
+    """Be the stub of a walled family until the control socket closes."""
+    stub.close(*not_ours)
+    first.close_near()
+    linux.set_name("kb-wall")
+    order, fds = _first_order(control)
+    try:
+        plan = Plan.from_wire(order["plan"])
+        if group := order.get("group"):
+            hierarchy = cgroups.Hierarchy(group["version"], group["parents"])
+            cgroups.Group(hierarchy, order["kernel_id"]).join()
+        outside, inside = socket.socketpair()
+        pid = entry.enter(plan, lambda: _open_way_out(plan, inside))
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            control.sendall(encode({"op": "refused", "error": str(error) or repr(error)}))
+        os._exit(70)
+    inside.close()
+    if pid:
+        control.close()
+        first.close_far()
+        _stay_outside(plan, pid, outside, fds)
+    outside.close()
+    stub.close(*fds)
+    linux.set_dumpable(False)  # before there is anybody who might look
+    control.sendall(encode({"op": "walled"}))
+    stub.serve(control, interpreter, first)
+
+
+def _first_order(control: socket.socket) -> tuple[Frame, list[int]]:
+    """What the warden wants built, and where denials are to be told, if there can be any."""
+    decoder = Decoder()
+    taken: list[int] = []
+    while True:
+        try:
+            data, fds, _, _ = socket.recv_fds(control, READ_SIZE, _MAX_FDS)
+            frames = decoder.feed(data)
+        except (OSError, GarbledFrame):
+            data, fds, frames = b"", [], []
+        if not data:
+            os._exit(0)  # nobody wanted this one
+        taken += fds
+        for frame in frames:
+            return frame, taken
+
+
+def _open_way_out(plan: Plan, outside: socket.socket) -> None:
+    """Inside, where the network is nothing but loopback: a socket that somebody outside listens
+    to."""
+    if plan.network != "on":
+        return
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", GATE_PORT))
+        listener.listen(_BACKLOG)
+        socket.send_fds(outside, [b"1"], [listener.fileno()])
+
+
+def _stay_outside(plan: Plan, pid: int, inside: socket.socket, fds: list[int]) -> NoReturn:
+    if plan.network == "on":
+        _, listeners, _, _ = socket.recv_fds(inside, 1, 1)
+        if listeners and os.fork() == 0:
+            inside.close()
+            _watch_way_out(plan, socket.socket(fileno=listeners[0]), fds[0])
+        stub.close(*listeners)
+    inside.close()
+    stub.close(*fds)
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, 0)
+    os._exit(0)
+
+
+def _watch_way_out(plan: Plan, listener: socket.socket, denials: int) -> NoReturn:
+    """What it reads comes from the sandbox, so it has no more rights than it needs: nobody's."""
+    try:
+        # All of it now: as nobody it may not be able to read where we are installed.
+        import encodings.idna  # noqa: F401
+        import stringprep  # noqa: F401
+
+        from kernelbox.walls import gate
+        from kernelbox.walls.domains import Policy
+
+        linux.set_name("kb-gate")
+        linux.unblock_signals()
+        if os.geteuid() == 0:
+            os.setgroups([])
+            os.setresgid(_NOBODY, _NOBODY, _NOBODY)
+            os.setresuid(_NOBODY, _NOBODY, _NOBODY)
+        linux.die_with_parent()
+        gate.run(listener, Policy(plan.allow).to_wire(), denials)
+    finally:
+        os._exit(70)

@@ -1,0 +1,14 @@
+"""What of a profile nobody can build yet: that is refused, in words, before anything is started."""
+
+from __future__ import annotations
+
+from kernelbox.walls.profiles import Profile
+
+
+def cannot_enforce(profile: Profile) -> str:
+    """What of a profile no wall of ours holds yet, in words; empty if all of it is enforced."""
+    if profile.driver != "process":
+        return f"there is no driver {profile.driver!r} in this version; use 'process'"
+    if profile.network == "host":
+        return "a sandbox never has the host's network; use network='on' or 'off'"
+    return ""

@@ -1,0 +1,190 @@
+"""Walking into the walls: what a stub does before it runs anybody's code, in this order.
+
+Each step is named, and one that fails ends the whole: a sandbox has all its walls or is none. The
+order matters. Namespaces come first, because all else is built in them. The house is built while
+there are capabilities, and these are dropped right after. System calls are filtered last, since
+the steps before need many that are forbidden then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+from collections.abc import Callable
+
+from kernelbox.walls import filelock, house, kernelcalls as calls, rlimits, seccomp
+from kernelbox.walls.idmaps import IdMap
+from kernelbox.walls.plan import HOME, INSIDE_UID, WORKSPACE, Plan
+
+Step = Callable[[], None]
+
+_NAMESPACES = (
+    calls.CLONE_NEWNS
+    | calls.CLONE_NEWPID
+    | calls.CLONE_NEWNET
+    | calls.CLONE_NEWIPC
+    | calls.CLONE_NEWUTS
+    | calls.CLONE_NEWCGROUP
+)
+_PR_SET_PDEATHSIG = 1
+_UNSHARED, _MAPPED = b"u", b"m"
+_HOST = "sandbox"
+
+
+def enter(plan: Plan, furnished: Step = lambda: None) -> int:
+    """Fork a process that goes on inside; 0 there, when all walls stand, and its pid here.
+
+    ``furnished`` is called inside, before anything is locked.
+    :class:`~kernelbox.walls.kernelcalls.StepFailed` inside means that it must end. Only where there
+    is one thread.
+    """
+    if plan.host_uid is None:
+        return _enter_as_caller(plan, furnished)
+    return _enter_as_somebody_else(plan, furnished)
+
+
+def _enter_as_caller(plan: Plan, furnished: Step) -> int:
+    """Whoever is not root gets the rights to build a house from a user namespace of their own."""
+    uid, gid = os.geteuid(), os.getegid()
+    pid = calls.clone(_NAMESPACES | calls.CLONE_NEWUSER)
+    if pid:
+        return pid
+    _end_with_parent()
+    _write_maps("self", uid, gid, deny_groups=True)
+    _furnish(plan, None)
+    furnished()
+    _become_ordinary()
+    _lock_down(plan)
+    return 0
+
+
+def _enter_as_somebody_else(plan: Plan, furnished: Step) -> int:
+    """Root's sandbox has a uid that nobody has. It builds as root, so that it can lend root's files
+    to that uid, and leaves for a user namespace of its own when that is done: over what it has
+    built it has no rights there."""
+    assert plan.host_uid is not None
+    # The namespace for its mounts is made outside, where its process has a pid that we know.
+    with _Pipe() as word, _Pipe() as answer, IdMap(plan.host_uid) as ids:
+        pid = calls.clone(_NAMESPACES)
+        if pid:
+            word.close_writer()
+            answer.close_reader()
+            if word.read() == _UNSHARED:
+                _write_maps(str(pid), plan.host_uid, plan.host_uid, deny_groups=False)
+                answer.write(_MAPPED)
+            return pid
+        word.close_reader()
+        answer.close_writer()
+        _end_with_parent()
+        _furnish(plan, ids)
+        furnished()
+        os.setgroups([])
+        calls.unshare(calls.CLONE_NEWUSER)
+        word.write(_UNSHARED)
+        if answer.read() != _MAPPED:
+            raise calls.StepFailed(0, "becoming an ordinary user: nobody has mapped the ids")
+    _become_ordinary()
+    _lock_down(plan)
+    return 0
+
+
+def _furnish(plan: Plan, ids: IdMap | None) -> None:
+    calls.raise_loopback()
+    calls.set_hostname(_HOST)
+    house.build(plan, ids)
+
+
+def _become_ordinary() -> None:
+    os.setresgid(INSIDE_UID, INSIDE_UID, INSIDE_UID)
+    os.setresuid(INSIDE_UID, INSIDE_UID, INSIDE_UID)
+
+
+def _lock_down(plan: Plan) -> None:
+    calls.drop_capabilities()
+    calls.gain_no_privileges()
+    own = [WORKSPACE, HOME, "/tmp", "/dev", "/proc"]
+    writable = ["/"] if plan.overlay else [*own, *(to for _, to, rw in plan.mounts if rw)]
+    filelock.enter(["/"], writable, scope=True, tcp=None)
+    rlimits.apply(plan.limits)
+    os.chdir(plan.cwd)
+    for name, program in (("deny-list", seccomp.deny_list), ("allow-list", _allow_list)):
+        if plan.syscalls == name:
+            seccomp.install(program())
+
+
+def _allow_list() -> seccomp.Program:
+    return seccomp.allow_list(sockets=True)
+
+
+def _write_maps(process: str, uid: int, gid: int, *, deny_groups: bool) -> None:
+    """Inside, everybody is the same; outside, that one is somebody."""
+    texts = {"uid_map": f"{INSIDE_UID} {uid} 1", "gid_map": f"{INSIDE_UID} {gid} 1"}
+    if deny_groups:
+        texts = {"setgroups": "deny", **texts}
+    for name, text in texts.items():
+        try:
+            with open(f"/proc/{process}/{name}", "w") as file:
+                file.write(text)
+        except OSError as error:
+            words = f"becoming an ordinary user ({name}): {error.strerror}"
+            raise calls.StepFailed(error.errno or 0, words) from None
+
+
+def _end_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def obstacle(try_out: Step) -> str:
+    """Why no walls can be built here; empty if they can. By trying, in a process that is thrown
+    away: some systems let a namespace be made and then refuse every mount in it."""
+    with _Pipe() as told:
+        child = os.fork()
+        if child == 0:
+            words = ""
+            try:
+                told.close_reader()
+                try_out()
+            except BaseException as error:  # noqa: BLE001 - whatever it is, it is the answer
+                words = str(error) or repr(error)
+            finally:
+                with contextlib.suppress(OSError):
+                    told.write(words.encode()[:4000])
+                os._exit(0)
+        told.close_writer()
+        words = told.read().decode("utf-8", "replace")
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(child, 0)
+    return words
+
+
+class _Pipe:
+    """Both ends of a pipe, closed whatever happens."""
+
+    def __init__(self) -> None:
+        self._reader, self._writer = os.pipe()
+
+    def __enter__(self) -> _Pipe:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close_reader()
+        self.close_writer()
+
+    def read(self) -> bytes:
+        """One message, or all there is until the other end is closed."""
+        return os.read(self._reader, 4096)
+
+    def write(self, data: bytes) -> None:
+        os.write(self._writer, data)
+
+    def close_reader(self) -> None:
+        if self._reader >= 0:
+            os.close(self._reader)
+            self._reader = -1
+
+    def close_writer(self) -> None:
+        if self._writer >= 0:
+            os.close(self._writer)
+            self._writer = -1

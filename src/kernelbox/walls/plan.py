@@ -1,0 +1,116 @@
+"""What a sandbox will look like, decided outside before anything is built: plain data, no I/O but
+looking."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from kernelbox.walls import trees
+from kernelbox.walls.profiles import Profile, credential_folders
+
+INSIDE_UID = 1000
+HOME = "/home/sandbox"
+WORKSPACE = "/workspace"
+GATE_PORT = 3128
+
+_FIRST_HOST_UID = 1_900_000_000
+"""As root: uids that nobody has, one for each family (its stub's pid is added)."""
+_LEAST_OPEN_FILES = 1024
+"""Descriptors of our own have numbers up to 982, so that code that closes "all" misses them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Everything that the stub needs to know; it travels to it as JSON."""
+
+    shown: tuple[str, ...]
+    """Trees of the interpreter; the system's are always shown."""
+    overlay: bool
+    mounts: tuple[tuple[str, str, bool], ...]
+    """Source, target, and whether it can be written to."""
+    masked: tuple[str, ...]
+    scratch: int
+    """Bytes that each writable folder of its own holds; 0: as much as the system gives."""
+    cwd: str
+    network: str
+    allow: tuple[str, ...]
+    syscalls: str
+    limits: Mapping[str, int]
+    host_uid: int | None
+
+    def to_wire(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_wire(cls, values: Mapping[str, Any]) -> Plan:
+        lists = {name: tuple(values[name]) for name in ("shown", "masked", "allow")}
+        mounts = tuple((source, target, bool(rw)) for source, target, rw in values["mounts"])
+        return cls(**{**values, **lists, "mounts": mounts})
+
+
+def plan_for(
+    profile: Profile,
+    *,
+    prefixes: Iterable[str],
+    paths: Iterable[str],
+    parent: str,
+    cwd: str,
+    private: Iterable[str],
+    host_uid: int | None,
+) -> tuple[Plan, list[str]]:
+    """The plan, and what is to be noted. ``private``: folders of ours that no sandbox may see."""
+    shown, notes = trees.of_interpreter(prefixes, paths, parent)
+    mounts: list[tuple[str, str, bool]] = []
+    masked = list(private)
+    inside_cwd = WORKSPACE
+    home = os.path.realpath(os.path.expanduser("~"))
+    if profile.home == "ro" and not os.path.isdir(home):
+        notes.append(f"there is no home to show: {home} is not a folder")
+    elif profile.home == "ro":
+        mounts.append((home, home, False))
+        masked += [os.path.join(home, folder) for folder in credential_folders()]
+    if profile.cwd in ("ro", "rw"):
+        mounts.append((cwd, cwd, profile.cwd == "rw"))
+    mounts += [(mount.source, mount.target, mount.mode == "rw") for mount in profile.mounts]
+    if any(_shows(source, target, cwd) for source, target, _ in mounts):
+        inside_cwd = cwd
+    masked += [os.path.join(target, ".kernelbox") for _, target, _ in mounts]
+    masked += [os.path.join(tree, ".kernelbox") for tree in shown]
+    # A folder of keys may be a link to another place that is shown.
+    masked += [real for path in masked if (real := os.path.realpath(path)) != path]
+    limits = {
+        name: value
+        for name in ("open_files", "file_size")
+        if (value := getattr(profile, name)) is not None
+    }
+    if "open_files" in limits:
+        limits["open_files"] = max(limits["open_files"], _LEAST_OPEN_FILES)
+    if profile.processes is not None:
+        limits["processes"] = profile.processes  # counted in the family's own user namespace
+    plan = Plan(
+        shown=tuple(shown),
+        overlay=profile.root == "overlay",
+        mounts=tuple(mounts),
+        masked=tuple(dict.fromkeys([*masked, *trees.PRIVATE])),
+        scratch=profile.disk or 0,
+        cwd=inside_cwd,
+        network=profile.network,
+        allow=tuple(profile.allow),
+        syscalls=profile.syscalls,
+        limits=limits,
+        host_uid=host_uid,
+    )
+    return plan, notes
+
+
+def host_uid_for(stub_pid: int) -> int | None:
+    """Who the code is on the host: nobody else, if root can choose; the caller, if not."""
+    return _FIRST_HOST_UID + stub_pid if os.geteuid() == 0 else None
+
+
+def _shows(source: str, target: str, path: str) -> bool:
+    """Whether a mount has this path of the host at its own place."""
+    return source == target and (path == target or path.startswith(f"{target.rstrip('/')}/"))

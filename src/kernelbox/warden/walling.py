@@ -1,0 +1,170 @@
+"""The walls of a family as its warden sees them: decided, ordered, limited, and taken down."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from kernelbox.errors import Unsupported
+from kernelbox.places import package_parent
+from kernelbox.reactor import Reactor
+from kernelbox.walls import cgroups, gate
+from kernelbox.walls.drivers import cannot_enforce
+from kernelbox.walls.plan import GATE_PORT, HOME, Plan, host_uid_for, plan_for
+from kernelbox.walls.profiles import Profile, environment_for
+from kernelbox.wire import READ_SIZE, Frame
+
+_LONGEST_BACKLOG = 1 << 18
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class Walls:
+    """One profile around one family."""
+
+    def __init__(self, profile: Profile, stub_pid: int, kernel_id: str) -> None:
+        if words := cannot_enforce(profile):
+            raise Unsupported(f"the profile {profile.name!r} cannot be had here: {words}")
+        self.profile = profile
+        self.notes: list[str] = []
+        """For the record: what limits it, and what is not shown of the host."""
+        self._stub_pid = stub_pid
+        self._group = self._limit(kernel_id)
+
+    def furnish(self, frame: Frame, *, private: list[str]) -> tuple[Plan, Frame]:
+        """The plan for the stub, and the request with what is different behind walls: the folder
+        and the environment. ``private``: folders of ours that no sandbox may see."""
+        plan, notes = plan_for(
+            self.profile,
+            prefixes=(sys.prefix, sys.base_prefix, sys.exec_prefix),
+            paths=sys.path,
+            parent=package_parent(),
+            cwd=str(frame["cwd"]),
+            private=private,
+            host_uid=host_uid_for(self._stub_pid),
+        )
+        binaries = os.path.join(sys.prefix, "bin")
+        environ = environment_for(
+            self.profile, frame["environ"], home=HOME, path=f"{binaries}:{_PATH}"
+        )
+        if self.profile.network == "on":
+            environ = {**environ, **gate.environment(f"http://127.0.0.1:{GATE_PORT}")}
+            environ.pop("ALL_PROXY", None)
+            environ.pop("all_proxy", None)
+        self.notes += notes
+        changed = {
+            "cwd": plan.cwd,
+            "environ": environ,
+            "profile_name": self.profile.name,
+            "soft_memory": self.profile.soft_memory,
+            "notes": [*(frame.get("notes") or ()), *self.notes],
+        }
+        return plan, {**frame, **changed}
+
+    def hear_denials(self, reactor: Reactor, denied: Callable[[str], None]) -> list[int]:
+        """The end of a pipe, for the gate to tell of what it refused; none if there is no gate."""
+        if self.profile.network != "on":
+            return []
+        self._denials, far = os.pipe()
+        os.set_blocking(self._denials, False)
+        unread = b""
+
+        def read() -> None:
+            nonlocal unread
+            try:
+                data = os.read(self._denials, READ_SIZE)
+            except BlockingIOError:
+                return
+            if not data:
+                reactor.forget(self._denials)
+                return
+            *lines, unread = (unread + data)[-_LONGEST_BACKLOG:].split(b"\n")
+            for line in lines:
+                with contextlib.suppress(ValueError, KeyError, TypeError):
+                    said = json.loads(line)
+                    where = f"{said['host']}:{said['port']}" if said["port"] else "a request"
+                    denied(f"the network of the sandbox refused {where}: {said['reason']}")
+
+        reactor.watch(self._denials, read)
+        return [far]
+
+    def oom_kills(self) -> int:
+        return self._group.oom_kills() if self._group is not None else 0
+
+    def facts(self) -> dict[str, Any]:
+        """For ``status``."""
+        facts: dict[str, Any] = {"profile": self.profile.to_wire()}
+        if self._group is not None:
+            facts |= {"limited_by": self._group.describe(), **self._group.facts()}
+        return facts
+
+    def take_down(self) -> None:
+        """When all processes of the family have ended."""
+        if self._group is not None:
+            with contextlib.suppress(cgroups.GroupFailed, OSError):
+                self._group.kill()
+                self._group.remove()
+            self._group = None
+
+    @property
+    def group(self) -> Frame | None:
+        """For the stub, which joins it by itself: to move another process takes 8 ms."""
+        if self._group is None:
+            return None
+        hierarchy = self._group.hierarchy
+        return {"version": hierarchy.version, "parents": dict(hierarchy.parents)}
+
+    def over(self, members: Callable[[], Iterable[int]]) -> tuple[int, str] | None:
+        """Where nobody else counts: the member to end because the family has too much memory, and
+        why."""
+        limit = self.profile.memory
+        if self._group is not None or limit is None:
+            return None
+        found = cgroups.Watcher(members, limit).over()
+        if found is None:
+            return None
+        pid, size = found
+        return pid, (
+            f"out of memory: the sandbox used {size >> 20:,} MiB, and its profile "
+            f"{self.profile.name!r} allows {limit >> 20:,} MiB"
+        )
+
+    @property
+    def watched(self) -> bool:
+        """Whether somebody has to look at its memory now and then."""
+        return self._group is None and self.profile.memory is not None
+
+    def _limit(self, kernel_id: str) -> cgroups.Group | None:
+        """A control group if there can be one. If not, the record says what counts instead."""
+        profile = self.profile
+        if profile.memory is None and profile.cpus is None and profile.processes is None:
+            return None
+        hierarchy = cgroups.find()
+        if isinstance(hierarchy, str):
+            self._note_makeshift(hierarchy)
+            return None
+        try:
+            group = cgroups.Group.create(
+                hierarchy,
+                kernel_id,
+                memory=profile.memory,
+                cpus=profile.cpus,
+                processes=profile.processes,
+            )
+        except cgroups.GroupFailed as failure:
+            raise Unsupported(f"the limits of {profile.name!r} cannot be had: {failure}") from None
+        self.notes.append(f"limits: {group.describe()}")
+        return group
+
+    def _note_makeshift(self, why: str) -> None:
+        parts = []
+        if self.profile.memory is not None:
+            parts.append("memory is looked at four times a second")
+        if self.profile.processes is not None:
+            parts.append("processes by rlimit")
+        if self.profile.cpus is not None:
+            parts.append("the share of the processor is not limited")
+        self.notes.append(f"limits without a control group: {', '.join(parts)} ({why})")

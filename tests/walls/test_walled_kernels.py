@@ -1,0 +1,310 @@
+"""What every kernel can do, behind every kind of walls: one contract, all profiles."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from processes import wait_until
+
+from kernelbox import Box, ExecutionResult, KernelRecord, Mount, Profile
+from kernelbox.walls import cgroups, entry
+from kernelbox.walls.plan import host_uid_for, plan_for
+from kernelbox.walls.profiles import PROFILES, named
+
+WALLED = [name for name, profile in PROFILES.items() if profile.walled]
+Run = Callable[..., ExecutionResult]
+
+
+def _try_walls() -> None:
+    uid = host_uid_for(os.getpid())
+    plan, _ = plan_for(
+        named("restrictive"), prefixes=(), paths=(), parent="", cwd="/", private=(), host_uid=uid
+    )
+    pid = entry.enter(plan)
+    if pid == 0:
+        os._exit(0)
+    if status := os.waitpid(pid, 0)[1]:
+        raise OSError(f"ended with {os.waitstatus_to_exitcode(status)}")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def walls() -> None:
+    if obstacle := entry.obstacle(_try_walls):
+        pytest.skip(f"no walls can be built here: {obstacle}")
+
+
+@pytest.fixture(params=WALLED)
+def walled(
+    request: pytest.FixtureRequest, shared_box: Box, tmp_path: Path
+) -> Iterator[KernelRecord]:
+    name = request.node.name[:90].replace("/", "_")
+    kernel = shared_box.get_or_create(name, cwd=str(tmp_path), profile=request.param)
+    yield kernel
+    shared_box.destroy(kernel)
+
+
+@pytest.fixture
+def ran(shared_box: Box, walled: KernelRecord) -> Run:
+    def run_well(code: str, **options: object) -> ExecutionResult:
+        result = shared_box.execute(walled, code, **{"timeout": 30, **options})  # type: ignore[arg-type]
+        assert result.ok, f"{result.error}\n{result.stderr}"
+        return result
+
+    return run_well
+
+
+def test_the_record_says_which_walls(walled: KernelRecord, shared_box: Box) -> None:
+    assert walled.profile in WALLED
+    assert shared_box.list_kernels()[-1].profile == walled.profile
+
+
+def test_cells_keep_their_state(ran: Run) -> None:
+    ran("x = [1, 2, 3]")
+    assert ran("sum(x)").return_value == "6"
+    assert ran("print('out'); import sys; print('err', file=sys.stderr)").output == "out\n"
+
+
+def test_packages_work(ran: Run) -> None:
+    assert (
+        ran("import numpy as np, pandas as pd; int(pd.Series(np.arange(5)).sum())").return_value
+        == "10"
+    )
+    result = ran("import matplotlib.pyplot as plt; plt.plot([1, 2]); plt.show()")
+    assert result.images
+
+
+def test_bash_keeps_its_state(ran: Run) -> None:
+    ran("cd /tmp; export A=5; f() { echo f$A; }", language="bash")
+    assert ran("pwd; f", language="bash").output == "/tmp\nf5\n"
+    assert ran("id -un", language="bash").output == "sandbox\n"
+
+
+def test_subprocesses_threads_and_async(ran: Run) -> None:
+    assert ran("!echo hello").output == "hello\n"
+    assert (
+        ran(
+            "from concurrent.futures import ThreadPoolExecutor\n"
+            "with ThreadPoolExecutor(2) as pool: r = list(pool.map(abs, [-1, -2]))\nr"
+        ).return_value
+        == "[1, 2]"
+    )
+    assert ran("import asyncio\nawait asyncio.sleep(0, 7)").return_value == "7"
+    assert (
+        ran(
+            "import multiprocessing as mp\n"
+            "with mp.get_context('fork').Pool(2) as pool: r = pool.map(abs, [-3])\nr"
+        ).return_value
+        == "[3]"
+    )
+
+
+def test_time_travel(ran: Run, shared_box: Box, walled: KernelRecord) -> None:
+    ran("x = 1")
+    moment = shared_box.checkpoint(walled)
+    ran("x = 2")
+    shared_box.rewind(walled, moment)
+    assert ran("x").return_value == "1"
+    undone = shared_box.execute(walled, "x = 3\n1/0", atomic=True)
+    assert undone.state == "rewound"
+    assert ran("x").return_value == "1"
+    branch = shared_box.branch(walled, f"{walled.name[:80]}-b")
+    assert branch.profile == walled.profile
+    assert shared_box.execute(branch, "x += 10; x").return_value == "11"
+    assert ran("x").return_value == "1"
+    assert shared_box.destroy(branch)
+
+
+def test_timeouts_interrupts_and_restarts(ran: Run, shared_box: Box, walled: KernelRecord) -> None:
+    ran("x = 1")
+    late = shared_box.execute(walled, "while True: pass", timeout=0.3)
+    assert (late.status, late.state) == ("timeout", "kept")
+    assert ran("x").return_value == "1"
+    interrupted = threading.Timer(0.3, lambda: shared_box.interrupt(walled))
+    interrupted.start()
+    result = shared_box.execute(walled, "import time; time.sleep(30)", timeout=20)
+    interrupted.join()
+    assert result.error is not None
+    assert result.error.ename == "KeyboardInterrupt"
+    shared_box.restart(walled)
+    assert not shared_box.execute(walled, "x").ok
+    assert ran("import os; os.getuid()").return_value == "1000"
+
+
+def test_deaths_are_told(ran: Run, shared_box: Box, walled: KernelRecord) -> None:
+    died = shared_box.execute(walled, "print('last words'); import os; os._exit(3)")
+    assert (died.state, died.output) == ("lost", "last words\n")
+    assert "exit code 3" in (died.cause or "")
+    killed = shared_box.execute(walled, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    assert "SIGKILL" in (killed.cause or "")
+    assert ran("1+1").return_value == "2"
+
+
+def test_it_is_somebody_else_in_another_world(ran: Run) -> None:
+    assert ran("import os; os.getuid(), os.getgid(), os.uname().nodename").return_value == (
+        "(1000, 1000, 'sandbox')"
+    )
+    assert int(ran("len([p for p in os.listdir('/proc') if p.isdigit()])").return_value or "") < 5
+
+
+def test_save_and_load_work_through_the_walls(
+    ran: Run, shared_box: Box, walled: KernelRecord, tmp_path: Path
+) -> None:
+    ran("x = {'a': [1, 2]}")
+    shared_box.save(walled, str(tmp_path / "s.kbs"))
+    loaded = shared_box.load(f"{walled.name[:80]}-l", str(tmp_path / "s.kbs"))
+    assert shared_box.execute(loaded, "x").return_value == "{'a': [1, 2]}"
+    shared_box.destroy(loaded)
+
+
+# -- what differs ---------------------------------------------------------------------------------
+
+
+def test_folders_are_those_of_the_profile(shared_box: Box, tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    for name, where in (("permissive", str(tmp_path)), ("moderate", "/workspace")):
+        kernel = shared_box.get_or_create(f"folders-{name}", cwd=str(tmp_path), profile=name)
+        assert shared_box.execute(kernel, "import os; os.getcwd()").return_value == repr(where)
+        seen = shared_box.execute(kernel, "os.path.exists('mine.txt')").return_value
+        assert seen == str(name == "permissive")
+        shared_box.execute(kernel, f"open('{name}.txt', 'w').write('x')")
+        assert (tmp_path / f"{name}.txt").exists() == (name == "permissive")
+        shared_box.destroy(kernel)
+
+
+def test_the_environment_is_that_of_the_profile(shared_box: Box) -> None:
+    environ = {**os.environ, "MY_API_TOKEN": "secret", "MY_COLOUR": "blue"}
+    for name, colour in (("permissive", "'blue'"), ("moderate", "None")):
+        kernel = shared_box.get_or_create(f"environment-{name}", environ=environ, profile=name)
+        code = "import os; os.environ.get('MY_COLOUR'), os.environ.get('MY_API_TOKEN')"
+        assert shared_box.execute(kernel, code).return_value == f"({colour}, None)"
+        shared_box.destroy(kernel)
+
+
+def test_a_mount_of_ones_own(shared_box: Box, tmp_path: Path) -> None:
+    data, out = tmp_path / "data", tmp_path / "out"
+    data.mkdir()
+    out.mkdir()
+    (data / "in.txt").write_text("hello")
+    profile = named("restrictive").but(
+        mounts=(
+            Mount(str(data), "/data"),
+            Mount(str(out), "/out", "rw"),
+        )
+    )
+    kernel = shared_box.get_or_create("mounts", profile=profile)
+    result = shared_box.execute(
+        kernel,
+        "open('/out/copy.txt', 'w').write(open('/data/in.txt').read())\n"
+        "try: open('/data/new', 'w')\nexcept OSError as error: print(error.strerror)",
+    )
+    assert result.output == "Read-only file system\n"
+    assert (out / "copy.txt").read_text() == "hello"
+    shared_box.destroy(kernel)
+
+
+def test_memory_that_is_not_allowed_is_a_clear_death(shared_box: Box) -> None:
+    kernel = shared_box.get_or_create("hungry", profile="restrictive")
+    result = shared_box.execute(kernel, "x = bytearray(600 << 20); import time; time.sleep(5)")
+    assert result.state == "lost"
+    assert "out of memory" in (result.cause or "")
+    assert shared_box.execute(kernel, "1+1").return_value == "2"
+    shared_box.destroy(kernel)
+
+
+def test_a_soft_limit_is_an_error_that_variables_survive(shared_box: Box) -> None:
+    profile = named("moderate").but(soft_memory=200 << 20)
+    kernel = shared_box.get_or_create("soft", profile=profile)
+    shared_box.execute(kernel, "x = 'still here'; held = []")
+    code = "while True: held.append(bytearray(10 << 20))"
+    result = shared_box.execute(kernel, code, timeout=30)
+    assert result.error is not None
+    assert (result.error.ename, result.state) == ("MemoryError", "kept")
+    assert "200 MiB" in result.error.evalue
+    assert shared_box.execute(kernel, "held.clear(); x").return_value == "'still here'"
+    again = shared_box.execute(kernel, "y = bytearray(50 << 20); len(y)")
+    assert again.return_value == str(50 << 20)
+    shared_box.destroy(kernel)
+
+
+def test_walls_by_the_settings(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNELBOX_PROFILE", "restrictive")
+    with Box() as box:
+        kernel = box.get_or_create("a")
+        assert kernel.profile == "restrictive"
+        assert box.execute(kernel, "import os; os.getuid()").return_value == "1000"
+        assert box.get_or_create("b", profile="open").profile == "open"
+        box.wipe()
+
+
+# -- the network ----------------------------------------------------------------------------------
+
+
+def test_what_the_gate_refuses_is_in_the_notes(shared_box: Box) -> None:
+    profile = named("moderate").but(allow=("example.com",))
+    kernel = shared_box.get_or_create("gate", profile=profile)
+    result = shared_box.execute(
+        kernel,
+        "import urllib.request\n"
+        "try: urllib.request.urlopen('http://example.org/', timeout=10)\n"
+        "except Exception as error: print(error.code, error.read().decode())",
+        timeout=30,
+    )
+    assert "403 kernelbox: the sandbox's profile does not allow example.org:80" in result.output
+    assert any("refused example.org:80" in note for note in result.notes)
+    shared_box.destroy(kernel)
+
+
+# -- ends -----------------------------------------------------------------------------------------
+
+
+def groups_of(kernel: KernelRecord, hierarchy: cgroups.Hierarchy) -> list[str]:
+    parents = {*hierarchy.parents.values()}
+    return [f for parent in parents for f in os.listdir(parent) if kernel.kernel_id in f]
+
+
+def test_nothing_is_left_of_a_sandbox(box: Box) -> None:
+    kernel = box.get_or_create("k", profile="moderate")
+    (warden,) = (p["pid"] for p in box.status(kernel)["processes"] if p["role"] == "warden")
+    box.execute(
+        kernel, "import subprocess; subprocess.Popen(['sleep', '1000'], start_new_session=True)"
+    )
+    everybody = [psutil.Process(warden), *psutil.Process(warden).children(recursive=True)]
+    assert len(everybody) >= 5
+    assert box.destroy(kernel)
+    wait_until(lambda: not any(p.is_running() for p in everybody), what="all of them to end")
+    hierarchy = cgroups.find()
+    if not isinstance(hierarchy, str):
+        assert groups_of(kernel, hierarchy) == []
+
+
+def test_a_sandbox_ends_with_its_warden(box: Box) -> None:
+    kernel = box.get_or_create("k", profile="restrictive")
+    (warden,) = (p["pid"] for p in box.status(kernel)["processes"] if p["role"] == "warden")
+    others = psutil.Process(warden).children(recursive=True)
+    psutil.Process(warden).kill()
+    wait_until(lambda: not any(p.is_running() for p in others), what="the sandbox to end")
+    hierarchy = cgroups.find()
+    if not isinstance(hierarchy, str):
+        wait_until(lambda: not groups_of(kernel, hierarchy), what="its groups to go")
+
+
+def test_walls_that_fail_are_an_error_and_leave_nothing(box: Box, tmp_path: Path) -> None:
+    from kernelbox import StartupFailed
+
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    profile = Profile.from_wire(
+        named("restrictive").but(mounts=(Mount(str(gone), "/data"),)).to_wire()
+    )
+    gone.rmdir()
+    began = time.monotonic()
+    with pytest.raises(StartupFailed, match=r"walls could not be built.*/data"):
+        box.get_or_create("k", profile=profile)
+    assert time.monotonic() - began < 30
+    assert box.list_kernels() == []
