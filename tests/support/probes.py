@@ -149,9 +149,7 @@ class Sandboxes:
         """The one that the probes of a module share."""
         if profile not in self._kernels:
             walls = None if profile == "open" else PROFILES[profile]
-            self._kernels[profile] = self.box.get_or_create(
-                profile, cwd=self.folder, profile=walls
-            )
+            self._kernels[profile] = self.box.get_or_create(profile, cwd=self.folder, profile=walls)
         return self._kernels[profile]
 
     def run(self, probe: Probe, profile: str, *, kernel: str | None = None) -> ExecutionResult:

@@ -173,7 +173,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"cpus": "2"}, "cpus", "a number from 0.01"),
     ({"processes": 0}, "processes", "from 8 on"),
     ({"processes": 2.5}, "processes", "whole number"),
-    ({"open_files": 3}, "open_files", "from 32 on"),
+    ({"open_files": 3}, "open_files", "from 1024 on"),
     ({"file_size": 0}, "file_size", "whole number"),
     ({"disk": 1}, "disk", "whole number"),
     ({"allow": "pypi.org"}, "allow", "list of domains"),
@@ -453,7 +453,7 @@ def test_every_wall_changes_the_explanation() -> None:
     for field, value in {
         "driver": "gvisor", "network": "off", "allow": ("pypi.org",), "cwd": "ro", "home": "ro",
         "environment": "filtered", "root": "readonly", "scratch": "tmpfs", "memory": GIB, "soft_memory": 64 * MIB,
-        "cpus": 2, "processes": 9, "open_files": 99, "file_size": MIB, "disk": MIB, "syscalls": "allow-list",
+        "cpus": 2, "processes": 9, "open_files": 2048, "file_size": MIB, "disk": MIB, "syscalls": "allow-list",
         "mounts": (Mount("/srv", "/srv"),),
     }.items():  # fmt: skip
         changed = MODERATE.but(**{field: value}, name="moderate")
@@ -496,7 +496,7 @@ memory = "1GiB"
 soft_memory = "512MB"
 cpus = 2
 processes = 100
-open_files = 512
+open_files = 2048
 file_size = "10 MB"
 disk = 134217728
 
@@ -554,7 +554,7 @@ def test_a_file_says_everything(folder: Path, form: Callable[[Path], Any], suffi
         soft_memory=512 * MB,
         cpus=2.0,
         processes=100,
-        open_files=512,
+        open_files=2048,
         file_size=10 * MB,
         disk=128 * MIB,
         syscalls="allow-list",

@@ -319,7 +319,6 @@ def test_without_namespaces_modes_owners_and_times_of_files_stay(tmp_path: Path)
 
 # Of a process that is not there, or of nothing at all.
 NOT_ALONE: list[tuple[Any, ...]] = [
-    ("prlimit64", -1, 0, 0, 0),
     ("sched_setaffinity", -1, 8, BAD),
     ("sched_setscheduler", -1, 5, BAD),
     ("sched_setparam", -1, BAD),

@@ -12,30 +12,17 @@ import psutil
 import pytest
 from processes import wait_until
 
-from kernelbox import Box, ExecutionResult, KernelRecord, Mount, Profile
+from kernelbox import BadInput, Box, BoxError, ExecutionResult, KernelRecord, Mount, Profile
 from kernelbox.walls import cgroups, entry
-from kernelbox.walls.plan import host_uid_for, plan_for
 from kernelbox.walls.profiles import PROFILES, named
 
 WALLED = [name for name, profile in PROFILES.items() if profile.walled]
 Run = Callable[..., ExecutionResult]
 
 
-def _try_walls() -> None:
-    uid = host_uid_for(os.getpid())
-    plan, _ = plan_for(
-        named("restrictive"), prefixes=(), paths=(), parent="", cwd="/", private=(), host_uid=uid
-    )
-    pid = entry.enter(plan)
-    if pid == 0:
-        os._exit(0)
-    if status := os.waitpid(pid, 0)[1]:
-        raise OSError(f"ended with {os.waitstatus_to_exitcode(status)}")
-
-
 @pytest.fixture(scope="module", autouse=True)
 def walls() -> None:
-    if obstacle := entry.obstacle(_try_walls):
+    if obstacle := entry.obstacle():
         pytest.skip(f"no walls can be built here: {obstacle}")
 
 
@@ -177,13 +164,71 @@ def test_folders_are_those_of_the_profile(shared_box: Box, tmp_path: Path) -> No
         shared_box.destroy(kernel)
 
 
-def test_the_environment_is_that_of_the_profile(shared_box: Box) -> None:
-    environ = {**os.environ, "MY_API_TOKEN": "secret", "MY_COLOUR": "blue"}
+def test_the_environment_is_that_of_the_profile(
+    shared_box: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_API_TOKEN", "secret")
+    monkeypatch.setenv("MY_COLOUR", "blue")
     for name, colour in (("permissive", "'blue'"), ("moderate", "None")):
-        kernel = shared_box.get_or_create(f"environment-{name}", environ=environ, profile=name)
+        kernel = shared_box.get_or_create(f"environment-{name}", profile=name)
         code = "import os; os.environ.get('MY_COLOUR'), os.environ.get('MY_API_TOKEN')"
         assert shared_box.execute(kernel, code).return_value == f"({colour}, None)"
         shared_box.destroy(kernel)
+
+
+def test_what_is_given_by_name_comes_along(shared_box: Box) -> None:
+    environ = {**os.environ, "MODE": "test"}
+    kernel = shared_box.get_or_create("given", environ=environ, profile="restrictive")
+    assert shared_box.execute(kernel, "import os; os.environ['MODE']").return_value == "'test'"
+    shared_box.destroy(kernel)
+
+
+def test_a_kernel_with_other_walls_is_not_taken_for_it(shared_box: Box) -> None:
+    shared_box.get_or_create("taken", profile="permissive")
+    with pytest.raises(BadInput, match="walls are others: permissive, and not restrictive"):
+        shared_box.get_or_create("taken", profile="restrictive")
+    assert shared_box.get_or_create("taken", profile="permissive").profile == "permissive"
+    assert shared_box.get_or_create("taken").profile == "permissive"
+    shared_box.destroy("taken")
+
+
+def test_what_was_saved_behind_walls_is_loaded_behind_them(shared_box: Box, tmp_path: Path) -> None:
+    """A pickle runs whatever it likes when it is read."""
+    kernel = shared_box.get_or_create("saved", profile="restrictive")
+    shared_box.execute(
+        kernel,
+        "class Trap:\n    def __reduce__(self): return (eval, (\"__import__('os').getuid()\",))\n"
+        "who = Trap()",
+    )
+    shared_box.save(kernel, str(tmp_path / "s"))
+    loaded = shared_box.load("loaded", str(tmp_path / "s"))
+    assert loaded.profile == "restrictive"
+    assert shared_box.execute(loaded, "who").return_value == "1000"
+    for name in ("saved", "loaded"):
+        shared_box.destroy(name)
+
+
+def test_a_folder_that_holds_more_than_a_project_is_not_shown(shared_box: Box) -> None:
+    for folder in ("/", "/etc", "/usr/lib", os.path.expanduser("~")):
+        with pytest.raises(BoxError, match="more than a project"):
+            shared_box.get_or_create("too-much", cwd=folder, profile="permissive")
+    assert shared_box.destroy("too-much") is False
+
+
+def test_no_set_uid_file_is_left_on_the_host(shared_box: Box, tmp_path: Path) -> None:
+    kernel = shared_box.get_or_create("setuid", cwd=str(tmp_path), profile="permissive")
+    result = shared_box.execute(
+        kernel,
+        "import os\nopen('f', 'w').close()\n"
+        "for make in (lambda: os.chmod('f', 0o4755), lambda: os.open('g', os.O_CREAT, 0o4755),\n"
+        "             lambda: os.chmod('f', 0o2755)):\n"
+        "    try: make()\n    except PermissionError: print('refused')\n"
+        "os.chmod('f', 0o755)",
+    )
+    assert result.output == "refused\n" * 3
+    assert result.ok
+    assert [path.stat().st_mode & 0o7000 for path in tmp_path.iterdir()] == [0]
+    shared_box.destroy(kernel)
 
 
 def test_a_mount_of_ones_own(shared_box: Box, tmp_path: Path) -> None:

@@ -78,6 +78,7 @@ def checked(*, kernel: bool) -> Iterator[Check]:
     yield landlock()
     yield user_namespaces()
     yield cgroups()
+    yield walls()
     yield kvm()
     if kernel:
         yield real_kernel()
@@ -217,6 +218,19 @@ def cgroups() -> Check:
         found = f"v1, which can{'' if writable else 'not'} be written"
         return Check("cgroups", "warn", found, "boot with systemd.unified_cgroup_hierarchy=1")
     return Check("cgroups", "warn", "none are mounted", advice)
+
+
+def walls() -> Check:
+    """Whether a kernel can have any (``create --profile``), by building them around nothing."""
+    from kernelbox.walls import entry, kernelcalls
+
+    if not kernelcalls.supported():
+        found = f"not for {platform.machine()}: x86_64 and aarch64 have them"
+        return Check("walls", "warn", found, "profiles other than open are refused")
+    if words := entry.obstacle():
+        advice = "profiles other than open are refused; allow user namespaces, or run as root"
+        return Check("walls", "warn", f"cannot be built: {words}", advice)
+    return Check("walls", "ok", "can be built: permissive, moderate, restrictive and your own")
 
 
 def kvm() -> Check:

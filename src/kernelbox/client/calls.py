@@ -188,6 +188,8 @@ class Calls:
                 "template": None if template is None else _wanted(template),
                 "given": own,
                 "profile": walls,
+                # Behind walls, only what somebody has named comes along for sure.
+                "given_environ": _differences(given) if walls else None,
                 "fresh": fresh,
             },
             patience=self.settings.start_timeout + _START_MARGIN,
@@ -271,7 +273,9 @@ class Calls:
         try:
             folder = opened.manifest["cwd"]
             cwd = folder if isinstance(folder, str) and os.path.isdir(folder) else None
-            record = yield from self.get_or_create(name, cwd=cwd, fresh=True)
+            # What is in it runs as it is read: behind the walls that it was saved behind.
+            profile = opened.manifest.get("profile") or "open"
+            record = yield from self.get_or_create(name, cwd=cwd, profile=profile, fresh=True)
             request = {
                 "op": "load",
                 "path": opened.payload,
@@ -554,6 +558,11 @@ def _check_environ(environ: Mapping[Any, Any]) -> dict[str, str]:
                 f"{in_short(name)}={in_short(value)}"
             )
     return dict(environ)
+
+
+def _differences(environ: Mapping[str, str]) -> dict[str, str]:
+    """What a caller has added to the environment of this process, or changed."""
+    return {name: value for name, value in environ.items() if os.environ.get(name) != value}
 
 
 def _check_tags(tags: object) -> dict[str, Any] | list[str]:

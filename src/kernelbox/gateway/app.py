@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 from starlette.applications import Starlette
@@ -31,10 +31,14 @@ async def status(request: Request, kernel: str) -> Response:
     return answer(await reception.box.status(await guest.kernel(kernel)))
 
 
-def create_app(server: ServerSettings, settings: Settings) -> Starlette:
-    """An app for :func:`kernelbox.server.run.run_app`; the same door as the whole service's."""
+def create_app(
+    server: ServerSettings, settings: Settings, env: Mapping[str, str] | None = None
+) -> Starlette:
+    """An app for :func:`kernelbox.server.run.run_app`; the same door as the whole service's.
+    ``env`` is for its kernels."""
     tokens = read_tokens(server)
     reception = Reception(settings, server, tenants=tokens.tenants, walls=False)
+    reception.env = env or {}
     routes = [*jupyter.ROUTES, *router.routes]
 
     @asynccontextmanager

@@ -26,7 +26,6 @@ def main() -> int:
     _end_with_input()
     # Before anything is started: kernels inherit what is there then, and PYTHONPATH was for us.
     os.environ.pop("PYTHONPATH", None)
-    os.environ.update(wanted["env"])
     try:
         _serve(wanted)
     except Exception as error:  # noqa: BLE001 - whoever started us wants to know
@@ -66,7 +65,7 @@ def _serve(wanted: dict[str, Any]) -> None:
     from kernelbox.server.settings import ServerSettings
 
     server = ServerSettings(api_token=wanted["token"] or None, max_body=_LARGEST_MESSAGE, drain=0)
-    app = create_app(server, settings_for(wanted["home"], wanted["profile"]))
+    app = create_app(server, settings_for(wanted["home"], wanted["profile"]), wanted["env"])
     run_app(
         app,
         wanted["host"],

@@ -168,7 +168,7 @@ def _fork_family(
                 be_stub(theirs, interpreter, channel, not_ours=[control, request, mine, signals])
             if be_stub is stub.main:
                 _let_pass(mine)
-            become_warden.pages.claim()
+                become_warden.pages.claim()
             for ending in (control, theirs):
                 ending.close()
             os.close(signals)

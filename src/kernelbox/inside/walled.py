@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, NoReturn
 from kernelbox.inside import linux, stub
 from kernelbox.inside.channel import Channel
 from kernelbox.walls import cgroups, entry
-from kernelbox.walls.plan import GATE_PORT, Plan
+from kernelbox.walls.idmaps import IdMap
+from kernelbox.walls.plan import GATE_PORT, Plan, host_uid_for
 from kernelbox.wire import READ_SIZE, Decoder, Frame, GarbledFrame, encode
 
 if TYPE_CHECKING:
@@ -33,14 +34,19 @@ def main(
     stub.close(*not_ours)
     first.close_near()
     linux.set_name("kb-wall")
-    order, fds = _first_order(control)
     try:
+        # Ahead of the order, which takes the warden some milliseconds.
+        uid = host_uid_for(os.getpid())
+        ids = None if uid is None else IdMap(uid)
+        order, fds = _first_order(control)
         plan = Plan.from_wire(order["plan"])
         if group := order.get("group"):
             hierarchy = cgroups.Hierarchy(group["version"], group["parents"])
             cgroups.Group(hierarchy, order["kernel_id"]).join()
         outside, inside = socket.socketpair()
-        pid = entry.enter(plan, lambda: _open_way_out(plan, inside))
+        pid = entry.enter(plan, ids, lambda: _open_way_out(plan, inside))
+        if ids is not None:
+            ids.close()
     except BaseException as error:
         with contextlib.suppress(OSError):
             control.sendall(encode({"op": "refused", "error": str(error) or repr(error)}))

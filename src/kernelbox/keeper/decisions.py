@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Iterable, Mapping, Sequence
@@ -114,3 +115,8 @@ def first_record(request: Frame, connection_file: str, notes: Iterable[str]) -> 
         "notes": [*notes, *request["notes"]],
         "address": request["address"],
     }
+
+
+def digest(profile: Frame) -> str:
+    """By which two profiles are known to be the same, whatever they are called."""
+    return json.dumps({**profile, "name": None}, sort_keys=True)

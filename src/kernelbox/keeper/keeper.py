@@ -157,6 +157,12 @@ class Keeper:
             raise BadInput(
                 f"there is a kernel named {name!r} already; destroy it or choose another name"
             )
+        if known is not None and frame.get("profile") and not self._has_walls(known, frame):
+            raise BadInput(
+                f"kernel {name!r} is there already, and its walls are others: "
+                f"{known.get('profile', 'open')}, and not {frame['profile']['name']}. Destroy it, "
+                "or choose another name"
+            )
         if known is not None:
             self._idle_limits[known["kernel_id"]] = self._settings.kernel_idle_timeout
             self._plan_idle_check()
@@ -173,6 +179,10 @@ class Keeper:
         self._creating[name] = [reply]
         self._create(frame, name, tries=_TRIES)
 
+    def _has_walls(self, known: Record, frame: Frame) -> bool:
+        """Whether a kernel that is there has the walls that are asked for."""
+        return bool(known.get("walls") == decisions.digest(frame["profile"]))
+
     def _create(self, frame: Frame, name: str, *, tries: int) -> None:
         grave = self.registry.grave(name)
         request = {
@@ -180,6 +190,7 @@ class Keeper:
             "op": "become",
             "settings": self._settings_here(frame),
             "created_at": time.time(),
+            "walls": decisions.digest(frame["profile"]) if frame.get("profile") else None,
             "mortal": bool(self.home.owner),
             "epoch": grave.epoch if grave else 1,
             "lost": _loss_words(grave) if grave else None,

@@ -11,7 +11,7 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -97,6 +97,8 @@ class Reception:
         self.lines = Lines()
         self.sessions: dict[str, dict[str, Any]] = {}
         """Which document uses which kernel, as Jupyter clients told us."""
+        self.env: Mapping[str, str] = {}
+        """What every kernel has in its environment besides ours."""
         self.started_at = time.time()
         self.underway: set[Underway] = set()
         self.ending = False

@@ -16,7 +16,8 @@ from collections.abc import Callable
 
 from kernelbox.walls import filelock, house, kernelcalls as calls, rlimits, seccomp
 from kernelbox.walls.idmaps import IdMap
-from kernelbox.walls.plan import HOME, INSIDE_UID, WORKSPACE, Plan
+from kernelbox.walls.plan import HOME, INSIDE_UID, WORKSPACE, Plan, host_uid_for, plan_for
+from kernelbox.walls.profiles import named
 
 Step = Callable[[], None]
 
@@ -33,16 +34,17 @@ _UNSHARED, _MAPPED = b"u", b"m"
 _HOST = "sandbox"
 
 
-def enter(plan: Plan, furnished: Step = lambda: None) -> int:
+def enter(plan: Plan, ids: IdMap | None, furnished: Step = lambda: None) -> int:
     """Fork a process that goes on inside; 0 there, when all walls stand, and its pid here.
 
+    ``ids`` is for the plan's uid on the host, if it has one; it can be made ahead.
     ``furnished`` is called inside, before anything is locked.
     :class:`~kernelbox.walls.kernelcalls.StepFailed` inside means that it must end. Only where there
     is one thread.
     """
-    if plan.host_uid is None:
+    if ids is None:
         return _enter_as_caller(plan, furnished)
-    return _enter_as_somebody_else(plan, furnished)
+    return _enter_as_somebody_else(plan, ids, furnished)
 
 
 def _enter_as_caller(plan: Plan, furnished: Step) -> int:
@@ -60,13 +62,12 @@ def _enter_as_caller(plan: Plan, furnished: Step) -> int:
     return 0
 
 
-def _enter_as_somebody_else(plan: Plan, furnished: Step) -> int:
+def _enter_as_somebody_else(plan: Plan, ids: IdMap, furnished: Step) -> int:
     """Root's sandbox has a uid that nobody has. It builds as root, so that it can lend root's files
     to that uid, and leaves for a user namespace of its own when that is done: over what it has
     built it has no rights there."""
     assert plan.host_uid is not None
-    # The namespace for its mounts is made outside, where its process has a pid that we know.
-    with _Pipe() as word, _Pipe() as answer, IdMap(plan.host_uid) as ids:
+    with _Pipe() as word, _Pipe() as answer:
         pid = calls.clone(_NAMESPACES)
         if pid:
             word.close_writer()
@@ -136,7 +137,7 @@ def _end_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
-def obstacle(try_out: Step) -> str:
+def obstacle() -> str:
     """Why no walls can be built here; empty if they can. By trying, in a process that is thrown
     away: some systems let a namespace be made and then refuse every mount in it."""
     with _Pipe() as told:
@@ -145,7 +146,7 @@ def obstacle(try_out: Step) -> str:
             words = ""
             try:
                 told.close_reader()
-                try_out()
+                _try_out()
             except BaseException as error:  # noqa: BLE001 - whatever it is, it is the answer
                 words = str(error) or repr(error)
             finally:
@@ -157,6 +158,25 @@ def obstacle(try_out: Step) -> str:
     with contextlib.suppress(ChildProcessError):
         os.waitpid(child, 0)
     return words
+
+
+def _try_out() -> None:
+    """The strictest there are, around nothing."""
+    uid = host_uid_for(os.getpid())
+    plan, _ = plan_for(named("restrictive"), shown=(), cwd="/", private=(), host_uid=uid)
+    with _Pipe() as told:
+        try:
+            inside = enter(plan, None if uid is None else IdMap(uid)) == 0
+        except OSError as error:
+            if os.getpid() != 1:
+                raise
+            told.write(str(error).encode())
+            inside = True
+        if inside:
+            os._exit(0)
+        told.close_writer()
+        if words := told.read().decode("utf-8", "replace"):
+            raise OSError(words)
 
 
 class _Pipe:

@@ -33,6 +33,10 @@ _CLOSED_PROC = (
 _READ_ONLY_PROC = ("sys", "irq", "bus", "fs")
 _OWN_MOUNT = calls.MS_NOSUID | calls.MS_NODEV
 _SMALL = 16 << 20
+_PER_FILE, _LEAST_FILES = 16 << 10, 2048
+"""An empty file takes memory, too."""
+_WORTH_A_MOUNT = 1 << 18
+"""A smaller file is copied sooner than it is mounted."""
 
 _FILES = {
     "passwd": (
@@ -56,8 +60,8 @@ def build(plan: Plan, ids: IdMap | None) -> None:
         if plan.overlay:
             _lay_over(tree, plan)
     for tree in trees.SYSTEM:
-        _show_system(tree)
-    _make_etc()
+        _show_system(tree, plan, ids)
+    _make_etc(plan)
     _make_own(plan)
     for source, target, writable in plan.mounts:
         _mount_in(source, target, ids, writable=writable)
@@ -82,7 +86,9 @@ def _stand_between(plan: Plan) -> None:
 
 def _own(target: str, size: int, mode: str, plan: Plan | None) -> None:
     """Memory of the sandbox's own; with a plan, its code may write there."""
-    options = f"mode={mode}" + (f",size={size}" if size else "")
+    options = f"mode={mode}"
+    if size:
+        options += f",size={size},nr_inodes={max(size // _PER_FILE, _LEAST_FILES)}"
     if plan is not None and plan.host_uid is not None:
         options += f",uid={plan.host_uid},gid={plan.host_uid}"
     calls.mount("tmpfs", target, "tmpfs", _OWN_MOUNT, options)
@@ -114,20 +120,27 @@ def _lay_over(tree: str, plan: Plan) -> None:
     calls.mount("overlay", target, "overlay", _OWN_MOUNT, options)
 
 
-def _show_system(tree: str) -> None:
+def _show_system(tree: str, plan: Plan, ids: IdMap | None) -> None:
     source = _OLD + tree
     if os.path.islink(source):
         os.symlink(os.readlink(source), _NEW + tree)
     elif os.path.isdir(source):
-        _show(tree, None)
+        _show(tree, ids if plan.overlay else None)
+        if plan.overlay:
+            _lay_over(tree, plan)
 
 
-def _make_etc() -> None:
+def _make_etc(plan: Plan) -> None:
     os.makedirs(f"{_NEW}/etc", exist_ok=True)
+    if plan.overlay and plan.host_uid is not None:
+        os.chown(f"{_NEW}/etc", plan.host_uid, plan.host_uid)
     for name in trees.SETTINGS:
         source, target = f"{_OLD}/etc/{name}", f"{_NEW}/etc/{name}"
         if os.path.islink(source):
             os.symlink(os.readlink(source), target)
+        elif os.path.isfile(source) and os.path.getsize(source) < _WORTH_A_MOUNT:
+            with open(source, "rb") as there, open(target, "wb") as here:
+                here.write(there.read())
         elif os.path.exists(source):
             _show(f"/etc/{name}", None)
     for name, text in _FILES.items():
@@ -136,8 +149,8 @@ def _make_etc() -> None:
 
 
 def _mount_in(source: str, target: str, ids: IdMap | None, *, writable: bool) -> None:
-    real = _OLD + os.path.realpath(source)
-    if not os.path.exists(real):
+    real = _OLD + source  # which no link is a part of
+    if not os.path.lexists(real):
         raise calls.StepFailed(2, f"mounting {source} on {target}: there is no {source}")
     _make_place(real, _NEW + target)
     if ids is None or not ids.bind(real, _NEW + target):

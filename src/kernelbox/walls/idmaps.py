@@ -23,15 +23,14 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class IdMap:
-    """Makes mounts in which files of root belong to ``uid``; use it as a context manager."""
+    """Makes mounts in which files of root belong to ``uid``. To be made in the host's own pid
+    namespace, where a child that lends us a user namespace has a pid that we know."""
 
     def __init__(self, uid: int) -> None:
         self._namespace = _user_namespace(uid)
 
-    def __enter__(self) -> IdMap:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """What was mounted stays as it is."""
         os.close(self._namespace)
 
     def bind(self, source: str, target: str) -> bool:

@@ -4,10 +4,11 @@ looking."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from kernelbox.errors import BadInput
 from kernelbox.walls import trees
 from kernelbox.walls.profiles import Profile, credential_folders
 
@@ -18,8 +19,6 @@ GATE_PORT = 3128
 
 _FIRST_HOST_UID = 1_900_000_000
 """As root: uids that nobody has, one for each family (its stub's pid is added)."""
-_LEAST_OPEN_FILES = 1024
-"""Descriptors of our own have numbers up to 982, so that code that closes "all" misses them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,15 +53,14 @@ class Plan:
 def plan_for(
     profile: Profile,
     *,
-    prefixes: Iterable[str],
-    paths: Iterable[str],
-    parent: str,
+    shown: Sequence[str],
     cwd: str,
     private: Iterable[str],
     host_uid: int | None,
 ) -> tuple[Plan, list[str]]:
-    """The plan, and what is to be noted. ``private``: folders of ours that no sandbox may see."""
-    shown, notes = trees.of_interpreter(prefixes, paths, parent)
+    """The plan, and what is to be noted. ``shown``: the trees of the interpreter; ``private``:
+    folders of ours that no sandbox may see."""
+    notes: list[str] = []
     mounts: list[tuple[str, str, bool]] = []
     masked = list(private)
     inside_cwd = WORKSPACE
@@ -73,9 +71,12 @@ def plan_for(
         mounts.append((home, home, False))
         masked += [os.path.join(home, folder) for folder in credential_folders()]
     if profile.cwd in ("ro", "rw"):
+        _check_folder(cwd, home)
         mounts.append((cwd, cwd, profile.cwd == "rw"))
     mounts += [(mount.source, mount.target, mount.mode == "rw") for mount in profile.mounts]
-    if any(_shows(source, target, cwd) for source, target, _ in mounts):
+    # Here, where links lead where they mean to.
+    mounts = [(os.path.realpath(source), target, rw) for source, target, rw in mounts]
+    if any(_shows(target, cwd) for _, target, _ in mounts):
         inside_cwd = cwd
     masked += [os.path.join(target, ".kernelbox") for _, target, _ in mounts]
     masked += [os.path.join(tree, ".kernelbox") for tree in shown]
@@ -86,8 +87,6 @@ def plan_for(
         for name in ("open_files", "file_size")
         if (value := getattr(profile, name)) is not None
     }
-    if "open_files" in limits:
-        limits["open_files"] = max(limits["open_files"], _LEAST_OPEN_FILES)
     if profile.processes is not None:
         limits["processes"] = profile.processes  # counted in the family's own user namespace
     plan = Plan(
@@ -111,6 +110,17 @@ def host_uid_for(stub_pid: int) -> int | None:
     return _FIRST_HOST_UID + stub_pid if os.geteuid() == 0 else None
 
 
-def _shows(source: str, target: str, path: str) -> bool:
-    """Whether a mount has this path of the host at its own place."""
-    return source == target and (path == target or path.startswith(f"{target.rstrip('/')}/"))
+def _shows(target: str, path: str) -> bool:
+    """Whether a mount covers this path."""
+    return path == target or path.startswith(f"{target.rstrip('/')}/")
+
+
+def _check_folder(cwd: str, home: str) -> None:
+    """A project's folder is shown, and none that holds far more than a project."""
+    real = os.path.realpath(cwd)
+    too_much = real in trees.NEVER or trees.inside(home, [real]) or trees.inside(real, trees.SYSTEM)
+    if too_much or trees.inside(real, ["/etc", "/proc", "/sys", "/dev", "/run", "/var/run"]):
+        raise BadInput(
+            f"the profile would show the folder {cwd!r} to the sandbox, which holds more than a "
+            "project: give cwd= a folder of its own, or a profile with cwd='none'"
+        )

@@ -52,7 +52,8 @@ CHOICES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 SIZES: Final[Mapping[str, int]] = MappingProxyType(
     {"memory": 16 * MIB, "soft_memory": 16 * MIB, "file_size": 4096, "disk": MIB}
 )
-COUNTS: Final[Mapping[str, int]] = MappingProxyType({"processes": 8, "open_files": 32})
+# Descriptors of our own have numbers up to 982, so that code that closes "all" of them misses them.
+COUNTS: Final[Mapping[str, int]] = MappingProxyType({"processes": 8, "open_files": 1024})
 _MOST = 2**62
 _MOST_CPUS = 4096
 _LONGEST_NAME = 128
@@ -389,7 +390,7 @@ PROFILES: Final[Mapping[str, Profile]] = MappingProxyType(
                 memory=256 * MB,
                 cpus=0.5,
                 processes=64,
-                open_files=256,
+                open_files=1024,
                 disk=64 * MIB,
                 syscalls="allow-list",
             ),

@@ -191,7 +191,8 @@ _PERSONALITY = Rule((Case((Check(0, (0, 0xFFFFFFFF)),), ALLOW),), _EPERM)
 
 def _mknod(mode: int) -> Rule:
     devices = Check(mode, (stat.S_IFCHR, stat.S_IFBLK), mask=0xF000)
-    return Rule((Case((devices,), _EPERM),), ALLOW)
+    special = Check(mode, _SPECIAL_BITS, mask=0o7000)
+    return Rule((Case((devices,), _EPERM), Case((special,), _EPERM)), ALLOW)
 
 
 _PR_SET_SECCOMP, _PR_SET_MM, _PR_SET_NO_NEW_PRIVS, _PR_SET_MEMORY_MERGE = 22, 35, 38, 67
@@ -262,7 +263,43 @@ _PAIR = Rule((_ANY_UNIX,), _EPERM)
 # No datagrams where there shall be no sockets: one end of such a pair can send to any address.
 _CONNECTED_PAIR = Rule((Case((_UNIX, Check(1, (_STREAM, _SEQPACKET), mask=_TYPE)), ALLOW),), _EPERM)
 
+# A set-uid file in a folder of the host would be one of the caller's there, where no wall is.
+_SPECIAL_BITS = tuple(
+    bits << 9 for bits in range(2, 8)
+)  # set-uid, set-gid, with and without sticky
+_CREATES = tuple(
+    bits
+    for bits in (
+        os.O_CREAT,
+        os.O_TMPFILE & ~os.O_DIRECTORY,
+        os.O_CREAT | (os.O_TMPFILE & ~os.O_DIRECTORY),
+    )
+)
+
+
+def _plain_mode(mode: int, flags: int | None = None) -> Rule:
+    """No set-uid and no set-gid bits; with ``flags``, only where the call makes a file: otherwise
+    that argument is whatever was in a register."""
+    special = Check(mode, _SPECIAL_BITS, mask=0o7000)
+    if flags is None:
+        return Rule((Case((special,), _EPERM),), ALLOW)
+    made = Check(flags, _CREATES, mask=os.O_CREAT | (os.O_TMPFILE & ~os.O_DIRECTORY))
+    return Rule((Case((made, special), _EPERM),), ALLOW)
+
+
+_TO_ONESELF = Rule((Case((Check(0, (0,)),), ALLOW),), _EPERM)
+
 _CHECKED: dict[str, Verdict] = {
+    "chmod": _plain_mode(1),
+    "fchmod": _plain_mode(1),
+    "fchmodat": _plain_mode(2),
+    "fchmodat2": _plain_mode(2),
+    "creat": _plain_mode(1),
+    "open": _plain_mode(2, 1),
+    "openat": _plain_mode(3, 2),
+    "openat2": _ENOSYS,  # its mode is in memory, where no filter can look
+    # The stub has the same uid, and could not start anything any more.
+    "prlimit64": _TO_ONESELF,
     "clone": _CLONE,
     # Its flags are in memory, where no filter can look; libc then uses clone.
     "clone3": _ENOSYS,
@@ -335,7 +372,6 @@ mq_open mq_unlink mq_timedsend mq_timedreceive mq_notify mq_getsetattr
 """
 
 # The same of what can be done to any process of the same user, unless it is to oneself (0).
-_TO_ONESELF = Rule((Case((Check(0, (0,)),), ALLOW),), _EPERM)
 _ALONE: dict[str, Verdict] = {
     **dict.fromkeys(("prlimit64", "sched_setaffinity", "sched_setparam"), _TO_ONESELF),
     "sched_setattr": _TO_ONESELF,
@@ -389,7 +425,11 @@ def allow_list(*, sockets: bool, namespaces: bool = True, machine: str = "") -> 
     if sockets:
         verdicts |= {"socket": _SOCKET_ALLOWED, "socketpair": _PAIR}
         verdicts |= dict.fromkeys(("bind", "connect", "listen"), ALLOW)
-    verdicts |= dict.fromkeys(_SHARED.split(), ALLOW) if namespaces else _ALONE
+    if namespaces:
+        verdicts = {**dict.fromkeys(_SHARED.split(), ALLOW), **verdicts}  # what is checked stays so
+    else:
+        verdicts |= _ALONE
+        verdicts |= dict.fromkeys(_SHARED.split(), _EPERM)
     return _compile(verdicts, _EPERM, machine=machine or os.uname().machine)
 
 

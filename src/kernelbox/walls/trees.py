@@ -36,7 +36,7 @@ SETTINGS = (
 PRIVATE = ("/etc/ssl/private", "/etc/pki/tls/private", "/usr/local/etc/ssl/private")
 """Below what is shown, and hidden all the same."""
 
-_NEVER = frozenset({"/", "/home", "/root", "/etc", "/var", "/run", "/tmp", "/proc", "/sys", "/dev"})
+NEVER = frozenset({"/", "/home", "/root", "/etc", "/var", "/run", "/tmp", "/proc", "/sys", "/dev"})
 """On nobody's behalf: too much would come along."""
 
 
@@ -51,14 +51,15 @@ def of_interpreter(
     notes: list[str] = []
     shown: list[str] = []
     for path in sorted(wanted):
-        if not os.path.exists(path) or _inside(path, SYSTEM) or _inside(path, shown):
+        if not os.path.exists(path) or inside(path, SYSTEM) or inside(path, shown):
             continue
-        if path in _NEVER or path == home or _inside(home, [path]):
+        if path in NEVER or path == home or inside(home, [path]):
             notes.append(f"{path} is on sys.path and is not shown in the sandbox: it holds a home")
             continue
         shown.append(path)
     return shown, notes
 
 
-def _inside(path: str, trees: Sequence[str]) -> bool:
+def inside(path: str, trees: Sequence[str]) -> bool:
+    """Whether a path is one of the trees, or in one."""
     return any(path == tree or path.startswith(f"{tree}/") for tree in trees)

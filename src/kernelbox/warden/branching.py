@@ -209,6 +209,7 @@ class Branching:
             "made_by": made_by,
             "scoped": self._scoped or kernel.identity.scoped,
             "profile_name": kernel.identity.profile,
+            "walls": kernel.identity.walls,
             "soft_memory": kernel.identity.soft_memory,
             "notes": notes,
         }

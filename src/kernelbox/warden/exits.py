@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import signal
 import time
@@ -76,7 +78,7 @@ def count_oom_kills_by(count: Callable[[], int]) -> None:
 
 
 def oom_kills(*, fresh: bool = False) -> int:
-    """How often the OOM killer has struck on this machine (or in our container) so far.
+    """How often the OOM killer has struck where we are so far.
 
     Before a cell a count of the last second will do; after a death it must be ``fresh``.
     """
@@ -88,7 +90,7 @@ def oom_kills(*, fresh: bool = False) -> int:
 
 
 def _count_oom_kills() -> int:
-    for path in ("/sys/fs/cgroup/memory.events", "/proc/vmstat"):
+    for path in _oom_counts():
         try:
             with open(path) as file:
                 for line in file:
@@ -97,6 +99,23 @@ def _count_oom_kills() -> int:
         except (OSError, ValueError):
             continue
     return 0
+
+
+@functools.cache
+def _oom_counts() -> tuple[str, ...]:
+    """Where kills are counted, the nearest first: those of our own control group, without what is
+    below it, and those of the whole machine only where there is no other count."""
+    groups: list[str] = []
+    with contextlib.suppress(OSError), open("/proc/self/cgroup") as file:
+        for line in file:
+            number, controllers, path = line.rstrip("\n").split(":", 2)
+            where = "" if path == "/" else path
+            if "memory" in controllers.split(","):
+                groups.append(f"/sys/fs/cgroup/memory{where}/memory.oom_control")
+            elif number == "0":
+                groups.append(f"/sys/fs/cgroup{where}/memory.events.local")
+    there = [path for path in groups if os.path.exists(path)]
+    return (*there, "/sys/fs/cgroup/memory.events", "/proc/vmstat")
 
 
 _count: Callable[[], int] = _count_oom_kills

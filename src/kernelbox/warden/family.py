@@ -56,6 +56,8 @@ class Family(Warden):
         self._tags = FIRST
         self._reservation: Reservation | None = None
         self.walls: Walls | None = None
+        self.spare_time: Callable[[], object] = lambda: None
+        """What to do while the walls are being built."""
         self.spare: PythonMember | None = PythonMember(self.reactor, _Nobody(), channel)
         self._starting[FIRST] = self.spare
 
@@ -92,6 +94,7 @@ class Family(Warden):
         self._stub.send({**order, "kernel_id": str(frame["kernel_id"])}, fds)
         for fd in fds:
             os.close(fd)
+        self.spare_time()
         if self.walls.watched:
             self.reactor.call_later(_LOOK_EVERY, self._look_at_memory)
         return changed
@@ -114,6 +117,16 @@ class Family(Warden):
     def end(self) -> None:
         self._discard_reservation()
         super().end()
+        if self.walls is not None:
+            # With pid 1 goes all that is inside, however much of it there is, at once.
+            linux.send_signal(linux.children(self.stub_pid), signal.SIGKILL)
+
+    def _wall_facts(self) -> Frame | None:
+        return None if self.walls is None else self.walls.facts()
+
+    @property
+    def profile(self) -> Frame | None:
+        return None if self.walls is None else self.walls.profile.to_wire()
 
     def _before_leaving(self) -> None:
         if self.walls is not None:

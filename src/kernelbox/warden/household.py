@@ -178,6 +178,7 @@ class Warden(ABC):
             made_by=str(frame.get("made_by") or "start"),
             scoped=bool(frame.get("scoped")),
             profile=str(frame.get("profile_name") or "open"),
+            walls=frame.get("walls"),
             soft_memory=frame.get("soft_memory"),
             workspace=frame.get("workspace"),
             created_at=frame.get("created_at") or time.time(),
@@ -331,6 +332,15 @@ class Warden(ABC):
             client.flush(0.5)
         os._exit(0)
 
+    def _wall_facts(self) -> Frame | None:
+        """For ``status``: its profile, its limits and what it uses of them."""
+        return None
+
+    @property
+    def profile(self) -> Frame | None:
+        """The walls around the family; None: it stands in the open."""
+        return None
+
     def _before_leaving(self) -> None:  # noqa: B027 - most have nothing to do
         """All processes have ended; what they leave behind goes now."""
 
@@ -418,6 +428,8 @@ class Warden(ABC):
 
     def describe(self, kernel: Kernel) -> dict[str, Any]:
         status = kernel.describe()
+        if (facts := self._wall_facts()) is not None:
+            status["walls"] = facts
         status["processes"] += [
             process_facts(os.getpid(), "warden"),
             process_facts(self.stub_pid, "stub"),

@@ -28,6 +28,8 @@ class Identity:
     """Whether its processes have a domain of their own: none leads to the kernel it came from."""
     profile: str = "open"
     """The name of the walls around it."""
+    walls: str | None = None
+    """All of that profile, for the keeper to compare."""
     soft_memory: int | None = None
     """Bytes at which a cell gets a MemoryError."""
     workspace: str | None = None

@@ -434,6 +434,7 @@ class Kernel:
             "parent": identity.parent,
             "made_by": identity.made_by,
             "profile": identity.profile,
+            "walls": identity.walls,
             "notes": identity.notes,
             "address": identity.address,
         }

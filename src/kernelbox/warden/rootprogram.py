@@ -40,7 +40,9 @@ class _BecomeWarden:
         self, request: socket.socket, control: socket.socket, stub_pid: int, first: Channel
     ) -> None:
         gc.set_threshold(*_COLLECTION)
-        Family(request, control, stub_pid, first, notes=self._notes).run()
+        family = Family(request, control, stub_pid, first, notes=self._notes)
+        family.spare_time = self.pages.claim
+        family.run()
 
 
 def main() -> None:
@@ -63,8 +65,9 @@ def main() -> None:
     become_warden = _BecomeWarden(failures)
 
     def lessons() -> dict[int, Callable[[], None]]:
-        import kernelbox.warden.walling  # noqa: F401  (for those that have walls)
+        from kernelbox.warden import walling
 
+        walling.prepare()  # before all that there is by then is frozen
         root.warm_up_further(interpreter)
         about_wardens, about_interpreters = rehearsal.lesson(stage), interpreter.lesson()
 

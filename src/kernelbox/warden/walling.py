@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import sys
@@ -12,7 +13,7 @@ from typing import Any
 from kernelbox.errors import Unsupported
 from kernelbox.places import package_parent
 from kernelbox.reactor import Reactor
-from kernelbox.walls import cgroups, gate
+from kernelbox.walls import cgroups, gate, seccomp, trees
 from kernelbox.walls.drivers import cannot_enforce
 from kernelbox.walls.plan import GATE_PORT, HOME, Plan, host_uid_for, plan_for
 from kernelbox.walls.profiles import Profile, environment_for
@@ -20,6 +21,28 @@ from kernelbox.wire import READ_SIZE, Frame
 
 _LONGEST_BACKLOG = 1 << 18
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@functools.cache
+def _hierarchy() -> cgroups.Hierarchy | str:
+    """Found once, in the root: all that are forked from it are where it is."""
+    return cgroups.find()
+
+
+@functools.cache
+def _trees() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    prefixes = (sys.prefix, sys.base_prefix, sys.exec_prefix)
+    shown, notes = trees.of_interpreter(prefixes, sys.path, package_parent())
+    return tuple(shown), tuple(notes)
+
+
+def prepare() -> None:
+    """In the root, when nobody waits: what is the same for every sandbox."""
+    _hierarchy()
+    _trees()
+    if not seccomp.obstacle():
+        seccomp.deny_list()
+        seccomp.allow_list(sockets=True)
 
 
 class Walls:
@@ -37,24 +60,27 @@ class Walls:
     def furnish(self, frame: Frame, *, private: list[str]) -> tuple[Plan, Frame]:
         """The plan for the stub, and the request with what is different behind walls: the folder
         and the environment. ``private``: folders of ours that no sandbox may see."""
+        shown, unseen = _trees()
         plan, notes = plan_for(
             self.profile,
-            prefixes=(sys.prefix, sys.base_prefix, sys.exec_prefix),
-            paths=sys.path,
-            parent=package_parent(),
+            shown=shown,
             cwd=str(frame["cwd"]),
             private=private,
             host_uid=host_uid_for(self._stub_pid),
         )
         binaries = os.path.join(sys.prefix, "bin")
         environ = environment_for(
-            self.profile, frame["environ"], home=HOME, path=f"{binaries}:{_PATH}"
+            self.profile,
+            frame["environ"],
+            home=HOME,
+            path=f"{binaries}:{_PATH}",
+            given=frame.get("given_environ"),
         )
         if self.profile.network == "on":
             environ = {**environ, **gate.environment(f"http://127.0.0.1:{GATE_PORT}")}
             environ.pop("ALL_PROXY", None)
             environ.pop("all_proxy", None)
-        self.notes += notes
+        self.notes += [*unseen, *notes]
         changed = {
             "cwd": plan.cwd,
             "environ": environ,
@@ -142,7 +168,7 @@ class Walls:
         profile = self.profile
         if profile.memory is None and profile.cpus is None and profile.processes is None:
             return None
-        hierarchy = cgroups.find()
+        hierarchy = _hierarchy()
         if isinstance(hierarchy, str):
             self._note_makeshift(hierarchy)
             return None

@@ -177,7 +177,7 @@ async def start(request: Request, body: dict[str, Any]) -> KernelRecord:
             raise _no_spec(wanted)
     else:
         raise _no_spec(wanted)
-    given = _environment(body.get("env"))
+    given = {**reception.env, **_environment(body.get("env"))}
     folder = body.get("cwd") or given.get("KERNEL_WORKING_DIR")
     cwd = await asyncio.to_thread(_folder, guest, name, folder)
     async with guest.making([name], fresh=fresh) as (full,):

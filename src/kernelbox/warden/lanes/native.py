@@ -306,7 +306,10 @@ class NativeClient:
         fields = {"start": int(frame["start"])}
 
         def answered(content: dict[str, Any] | None) -> None:
-            self._reply(request, _success(content, "saved"))
+            facts = _success(content, "saved")
+            if not isinstance(facts, BoxError):
+                facts = {**facts, "profile": self._family.profile}
+            self._reply(request, facts)
 
         kernel.ask("save", fields, on_answer=answered, fds=[fd])
 
