@@ -400,7 +400,7 @@ def test_a_profile_in_one_line() -> None:
     assert str(RESTRICTIVE) == (
         "restrictive: driver process, network off, cwd none, home none, environment minimal, root "
         "readonly, scratch tmpfs, syscalls allow-list, memory 256 MB, CPUs 0.5, processes 64, open "
-        "files 256, disk 64 MiB"
+        "files 1024, disk 64 MiB"
     )
     assert "network on (pypi.org, *.example.com:8443)" in str(CUSTOM)
     assert "mount /srv/data at /data (ro)" in str(CUSTOM)

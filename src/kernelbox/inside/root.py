@@ -122,7 +122,8 @@ def serve(
                 os._exit(0)
             request = socket.socket(fileno=fds[0])
             be_stub = _walled_stub() if data == WALLED_FAMILY else stub.main
-            pid = _fork_family(control, signals, request, interpreter, become_warden, be_stub)
+            private = [signals, *(to_finish or ())]
+            pid = _fork_family(control, private, request, interpreter, become_warden, be_stub)
             request.close()
             control.sendall(encode({"op": "forked", "pid": pid}))
 
@@ -137,13 +138,14 @@ def _walled_stub() -> Callable[..., NoReturn]:
 
 def _fork_family(
     control: socket.socket,
-    signals: int,
+    private: Sequence[int],
     request: socket.socket,
     interpreter: Interpreter,
     become_warden: BecomeWarden,
     be_stub: Callable[..., NoReturn],
 ) -> int:
-    """The pid of the new warden; 0 if there was no room for one.
+    """The pid of the new warden; 0 if there was no room for one. ``private``: descriptors that are
+    for nobody but us.
 
     Three forks, one inside the other, and nothing between them: who waits for a kernel waits for
     the last of them, the interpreter, which has the most to do.
@@ -165,13 +167,11 @@ def _fork_family(
             # memory that user code inherits.
             child = linux.bare_fork(alone=True)
             if child == 0:
-                be_stub(theirs, interpreter, channel, not_ours=[control, request, mine, signals])
+                be_stub(theirs, interpreter, channel, not_ours=[control, request, mine, *private])
             if be_stub is stub.main:
                 _let_pass(mine)
                 become_warden.pages.claim()
-            for ending in (control, theirs):
-                ending.close()
-            os.close(signals)
+            stub.close(control, theirs, *private)
             channel.close_far()
             os.setsid()
             linux.unblock_signals()

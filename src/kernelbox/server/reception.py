@@ -296,7 +296,7 @@ class Guest:
                 403,
                 "WallsMissing",
                 "there are several tenants, whose kernels must have walls between them; this "
-                "version has no walls yet, so no kernel is made",
+                "version does not put walls between tenants yet, so no kernel is made",
                 hint="run one service per tenant, each as another user, with KERNELBOX_API_TOKEN",
             )
         wanted = [self.prefix + name for name in names]

@@ -100,6 +100,7 @@ def _furnish(plan: Plan, ids: IdMap | None) -> None:
 def _become_ordinary() -> None:
     os.setresgid(INSIDE_UID, INSIDE_UID, INSIDE_UID)
     os.setresuid(INSIDE_UID, INSIDE_UID, INSIDE_UID)
+    _end_with_parent()  # again: who becomes somebody else forgets it
 
 
 def _lock_down(plan: Plan) -> None:

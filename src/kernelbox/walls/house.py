@@ -65,6 +65,8 @@ def build(plan: Plan, ids: IdMap | None) -> None:
     _make_own(plan)
     for source, target, writable in plan.mounts:
         _mount_in(source, target, ids, writable=writable)
+    for path, target in plan.links:
+        _link(path, target)
     for path in plan.masked:
         _cover(path)
     _make_proc()
@@ -158,6 +160,13 @@ def _mount_in(source: str, target: str, ids: IdMap | None, *, writable: bool) ->
     calls.restrict(_NEW + target, read_only=not writable)
 
 
+def _link(path: str, target: str) -> None:
+    place = _NEW + path
+    os.makedirs(os.path.dirname(place), exist_ok=True)
+    if not os.path.lexists(place):
+        os.symlink(target, place)
+
+
 def _make_own(plan: Plan) -> None:
     for folder, mode in ((WORKSPACE, "0755"), ("/tmp", "1777"), (HOME, "0700")):
         os.makedirs(_NEW + folder, exist_ok=True)
@@ -196,6 +205,8 @@ def _make_dev(plan: Plan) -> None:
     os.mkdir(f"{target}/pts")
     calls.mount("devpts", f"{target}/pts", "devpts", calls.MS_NOSUID, "newinstance,ptmxmode=0666")
     os.symlink("pts/ptmx", f"{target}/ptmx")
+    flags = calls.MS_BIND | calls.MS_REMOUNT | calls.MS_RDONLY | calls.MS_NOSUID
+    calls.mount("none", target, flags=flags)
 
 
 def _cover(path: str) -> None:

@@ -17,6 +17,7 @@ HOME = "/home/sandbox"
 WORKSPACE = "/workspace"
 GATE_PORT = 3128
 
+_MOST_ENTRIES = 500
 _FIRST_HOST_UID = 1_900_000_000
 """As root: uids that nobody has, one for each family (its stub's pid is added)."""
 
@@ -30,6 +31,8 @@ class Plan:
     overlay: bool
     mounts: tuple[tuple[str, str, bool], ...]
     """Source, target, and whether it can be written to."""
+    links: tuple[tuple[str, str], ...]
+    """Where a link is, and where it leads."""
     masked: tuple[str, ...]
     scratch: int
     """Bytes that each writable folder of its own holds; 0: as much as the system gives."""
@@ -47,7 +50,8 @@ class Plan:
     def from_wire(cls, values: Mapping[str, Any]) -> Plan:
         lists = {name: tuple(values[name]) for name in ("shown", "masked", "allow")}
         mounts = tuple((source, target, bool(rw)) for source, target, rw in values["mounts"])
-        return cls(**{**values, **lists, "mounts": mounts})
+        links = tuple((path, target) for path, target in values["links"])
+        return cls(**{**values, **lists, "mounts": mounts, "links": links})
 
 
 def plan_for(
@@ -62,13 +66,15 @@ def plan_for(
     folders of ours that no sandbox may see."""
     notes: list[str] = []
     mounts: list[tuple[str, str, bool]] = []
+    links: list[tuple[str, str]] = []
     masked = list(private)
     inside_cwd = WORKSPACE
     home = os.path.realpath(os.path.expanduser("~"))
     if profile.home == "ro" and not os.path.isdir(home):
         notes.append(f"there is no home to show: {home} is not a folder")
     elif profile.home == "ro":
-        mounts.append((home, home, False))
+        entries, links = _without_keys(home)
+        mounts += [(entry, entry, False) for entry in entries]
         masked += [os.path.join(home, folder) for folder in credential_folders()]
     if profile.cwd in ("ro", "rw"):
         _check_folder(cwd, home)
@@ -93,6 +99,7 @@ def plan_for(
         shown=tuple(shown),
         overlay=profile.root == "overlay",
         mounts=tuple(mounts),
+        links=tuple(links),
         masked=tuple(dict.fromkeys([*masked, *trees.PRIVATE])),
         scratch=profile.disk or 0,
         cwd=inside_cwd,
@@ -108,6 +115,35 @@ def plan_for(
 def host_uid_for(stub_pid: int) -> int | None:
     """Who the code is on the host: nobody else, if root can choose; the caller, if not."""
     return _FIRST_HOST_UID + stub_pid if os.geteuid() == 0 else None
+
+
+def _without_keys(home: str) -> tuple[list[str], list[tuple[str, str]]]:
+    """What of a home is shown, entry by entry: keys are not covered, they are not there, also those
+    that come later or are written anew. And its links, which lead to what is shown or nowhere."""
+    keys = {os.path.join(home, folder) for folder in credential_folders()}
+    above = {
+        os.path.join(home, *parts[:depth])
+        for parts in (folder.split("/") for folder in credential_folders())
+        for depth in range(1, len(parts))
+    }
+    shown: list[str] = []
+    links: list[tuple[str, str]] = []
+    folders = [home]
+    while folders:
+        try:
+            entries = list(os.scandir(folders.pop()))
+        except OSError:
+            continue
+        for entry in entries:
+            if entry.path in keys or len(shown) + len(links) >= _MOST_ENTRIES:
+                continue
+            if entry.is_symlink():
+                links.append((entry.path, os.readlink(entry.path)))
+            elif entry.is_dir() and entry.path in above:
+                folders.append(entry.path)
+            elif entry.is_dir() or entry.is_file():
+                shown.append(entry.path)
+    return shown, links
 
 
 def _shows(target: str, path: str) -> bool:

@@ -44,7 +44,8 @@ _SIGNAL_WORDS: dict[int, str] = {
 def explain(status: int | None, *, killed_by_us: str | None = None, oom_kills: int = 0) -> Exit:
     """What happened, from the wait status (if it is known) and what else is known."""
     if killed_by_us is not None:
-        return Exit(status, killed_by_us)
+        out_of_memory = killed_by_us.startswith("out of memory")
+        return Exit(status, killed_by_us, "OutOfMemory" if out_of_memory else "KernelDied")
     if status is None:
         return Exit(
             status,

@@ -84,10 +84,11 @@ class Family(Warden):
         from kernelbox.warden.walling import Walls
 
         profile = Profile.from_wire(frame["profile"])
-        runtime = str(frame["settings"]["runtime_dir"])
+        settings = frame["settings"]
         sockets = os.path.dirname(os.path.dirname(str(frame["address"])))
+        private = [str(settings["runtime_dir"]), sockets, *_home_of(settings, str(frame["cwd"]))]
         self.walls = Walls(profile, self.stub_pid, str(frame["kernel_id"]))
-        plan, changed = self.walls.furnish(frame, private=[runtime, sockets])
+        plan, changed = self.walls.furnish(frame, private=private)
         count_oom_kills_by(self.walls.oom_kills)
         fds = self.walls.hear_denials(self.reactor, self._denied)
         order = {"op": "wall", "plan": plan.to_wire(), "group": self.walls.group}
@@ -297,6 +298,15 @@ class Family(Warden):
                     python.exited(status, oom_kills=oom_kills(fresh=True) - python.oom_before)
                 elif (shell := self._shells.pop(pid, None)) is not None:
                     shell.exited(status)
+
+
+def _home_of(settings: Frame, cwd: str) -> list[str]:
+    """Our own folder, whole, so that it can be neither read nor moved away; of one that the caller
+    works in, only what is ours."""
+    registry = os.path.realpath(str(settings.get("registry_path") or ""))
+    folder = os.path.dirname(registry)
+    works_in_it = f"{os.path.realpath(cwd)}/".startswith(f"{folder}/")
+    return [registry if works_in_it else folder]
 
 
 class _Nobody:

@@ -42,6 +42,15 @@ async def folder_of(request: Request, kernel: str) -> Folder:
     asking = reception.box.status(await guest.kernel(kernel))
     # Its body, if there is one, is still to be read: nobody else may listen.
     facts = await (asking if request.method == "PUT" else unless_gone(request, asking))
+    walls = facts.get("walls")
+    if walls is not None and walls["profile"]["cwd"] == "none":
+        raise Refused(
+            409,
+            "Unsupported",
+            f"the folder of this kernel is behind walls ({walls['profile']['name']}), where only "
+            "its own code sees it",
+            hint="read and write files with code: POST /kernels/{id}/execute",
+        )
     if not guest.may_see(facts["cwd"]):
         raise Refused(403, "OutsideFolder", "this kernel's folder is not one of yours")
     starts, key = reception.starts, (facts["kernel"]["kernel_id"], facts["kernel"]["epoch"])
