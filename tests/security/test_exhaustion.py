@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from probes import Sandboxes, has_groups, hole
+from probes import Sandboxes, has_groups
 from processes import wait_until
 
 from kernelbox import Box, BoxError, ExecutionResult, KernelRecord
