@@ -66,7 +66,10 @@ def build(ipython_dir: str, preload: Sequence[str]) -> tuple[Interpreter, list[s
 
 def warm_up_further(interpreter: Interpreter) -> None:
     """What a first result does not need, and a first error or a wall does: nobody waits for it."""
-    _walled_stub()
+    with contextlib.suppress(
+        ImportError
+    ):  # an upgrade is under way: who wants walls will hear of it
+        _walled_stub()
     warm_up(interpreter.shell, LATER_CELLS)
     interpreter.user_loop.loop.close()  # its selector would be shared by every fork
     gc.collect()

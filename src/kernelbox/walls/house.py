@@ -55,6 +55,7 @@ _FILES = {
 def build(plan: Plan, ids: IdMap | None) -> None:
     """From here on ``/`` is the sandbox's: nothing leads back. ``ids`` lends it root's files."""
     _stand_between(plan)
+    _make_own(plan)  # first: an interpreter, too, may live in /tmp
     for tree in plan.shown:
         _show(tree, ids)
         if plan.overlay:
@@ -62,7 +63,6 @@ def build(plan: Plan, ids: IdMap | None) -> None:
     for tree in trees.SYSTEM:
         _show_system(tree, plan, ids)
     _make_etc(plan)
-    _make_own(plan)
     for source, target, writable in plan.mounts:
         _mount_in(source, target, ids, writable=writable)
     for path, target in plan.links:

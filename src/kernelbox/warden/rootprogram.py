@@ -6,6 +6,7 @@ an upgrade of the files on disk cannot pull the rug from under a running kernel.
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import gc
 import os
@@ -65,9 +66,10 @@ def main() -> None:
     become_warden = _BecomeWarden(failures)
 
     def lessons() -> dict[int, Callable[[], None]]:
-        from kernelbox.warden import walling
+        with contextlib.suppress(ImportError):  # in the midst of an upgrade
+            from kernelbox.warden import walling
 
-        walling.prepare()  # before all that there is by then is frozen
+            walling.prepare()  # before all that there is by then is frozen
         root.warm_up_further(interpreter)
         about_wardens, about_interpreters = rehearsal.lesson(stage), interpreter.lesson()
 
