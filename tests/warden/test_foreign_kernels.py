@@ -142,7 +142,7 @@ def test_output_streams_while_the_cell_runs(box: Box, shared_kernel: KernelRecor
     code = "import time\nprint('first', flush=True)\nfor _ in range(400): time.sleep(0.05)"
     for item in box.stream(shared_kernel, code, timeout=PATIENCE):
         assert isinstance(item, OutputItem)
-        assert item.text == "first\n"
+        assert item.text.startswith("first")  # ipykernel may send the end of a line later
         break  # leaving interrupts the cell
     assert box.execute(shared_kernel, "'free again'", timeout=10).ok
 
