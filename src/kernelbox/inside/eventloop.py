@@ -29,6 +29,13 @@ class UserLoop:
         if self._loop is not None:
             asyncio.set_event_loop(self.loop)
 
+    def give_up(self) -> None:
+        """In the root, after a rehearsal: forks make their own, and only those that need one."""
+        if self._loop is not None:
+            asyncio.set_event_loop(None)
+            self._loop.close()  # its selector would be shared by every fork
+            self._loop = None
+
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Run an async cell to its end."""
         asyncio.set_event_loop(self.loop)
@@ -68,9 +75,22 @@ class UserLoop:
         """Let ``asyncio.create_task`` work in a cell without ``await``, as notebooks expect.
 
         The loop does not run during such a cell (``asyncio.run`` must work in it), so the task
-        starts when the cell has ended.
+        starts when the cell has ended. ``asyncio.get_event_loop`` finds it there, too.
         """
         owner = self
+        policy: Any = asyncio.get_event_loop_policy()
+        plain_get_event_loop = policy.get_event_loop
+
+        def get_event_loop() -> asyncio.AbstractEventLoop:
+            if (
+                threading.current_thread() is threading.main_thread()
+                and getattr(policy._local, "_loop", None) is None
+            ):
+                asyncio.set_event_loop(owner.loop)
+            loop: asyncio.AbstractEventLoop = plain_get_event_loop()
+            return loop
+
+        policy.get_event_loop = get_event_loop
 
         @functools.wraps(_plain_create_task)
         def create_task(coro: Any, **options: Any) -> Any:

@@ -71,7 +71,7 @@ def warm_up_further(interpreter: Interpreter) -> None:
     ):  # an upgrade is under way: who wants walls will hear of it
         _walled_stub()
     warm_up(interpreter.shell, LATER_CELLS)
-    interpreter.user_loop.loop.close()  # its selector would be shared by every fork
+    interpreter.user_loop.give_up()
     gc.collect()
     freeze()
 
