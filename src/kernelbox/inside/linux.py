@@ -20,7 +20,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 _SIGNALFD_SIGINFO = 128
 _SYS_PROCESS_MADVISE = 440  # the same number on every architecture
-_MADV_POPULATE_WRITE = 23
+MADV_POPULATE_READ, MADV_POPULATE_WRITE = 22, 23
 
 
 # Sizes of what is looked for between the pieces of the heap: coarsely, then one by one.
@@ -44,6 +44,9 @@ class _HeapFacts(ctypes.Structure):
 
 class _Range(ctypes.Structure):
     _fields_ = (("start", ctypes.c_void_p), ("length", ctypes.c_size_t))
+
+
+Ranges = ctypes.Array[_Range]
 
 
 def _prctl(option: int, value: int) -> None:
@@ -89,22 +92,20 @@ def bare_fork(*, alone: bool = False) -> int:
     return pid
 
 
-def address_ranges(ranges: Sequence[Sequence[int]]) -> ctypes.Array[_Range]:
+def address_ranges(ranges: Sequence[Sequence[int]]) -> Ranges:
     """``(start, length)`` of parts of our memory, as the kernel reads them."""
     return (_Range * len(ranges))(*[_Range(start, length) for start, length in ranges])
 
 
-def populate(ranges: ctypes.Array[_Range]) -> bool:
-    """Make pages that a fork shares our own, all at once; False where the kernel cannot (< 6.13,
-    or a sandbox that does not let us)."""
+def populate(advice: int, ranges: Ranges) -> bool:
+    """Map pages of files, or make pages that a fork shares our own, all at once; False where the
+    kernel cannot (< 6.13, or a sandbox that does not let us)."""
     try:
         ourselves = os.pidfd_open(os.getpid())
     except OSError:
         return False
     try:
-        done = _libc.syscall(
-            _SYS_PROCESS_MADVISE, ourselves, ranges, len(ranges), _MADV_POPULATE_WRITE, 0
-        )
+        done = _libc.syscall(_SYS_PROCESS_MADVISE, ourselves, ranges, len(ranges), advice, 0)
     finally:
         os.close(ourselves)
     return bool(done >= 0)

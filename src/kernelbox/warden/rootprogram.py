@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 
 import zmq  # noqa: F401  (imported here so that every warden shares it)
 
-from kernelbox.inside import linux, root
+from kernelbox.inside import imprint, linux, root
 from kernelbox.inside.channel import Channel
 from kernelbox.inside.workingset import WorkingSet
 from kernelbox.warden import rehearsal
@@ -71,6 +71,7 @@ def main() -> None:
 
             walling.prepare()  # before all that there is by then is frozen
         root.warm_up_further(interpreter)
+        imprint.imprint()
         about_wardens, about_interpreters = rehearsal.lesson(stage), interpreter.lesson()
 
         def learn_of_wardens() -> None:
