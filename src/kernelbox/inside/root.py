@@ -35,17 +35,30 @@ class BecomeWarden(Protocol):
         ...
 
 
+class Settling(Protocol):
+    """What is done when nobody waits, step by step."""
+
+    over: bool
+    """Whether there is no next step."""
+
+    readers: dict[int, Callable[[], None]]
+    """What to do when one of these descriptors can be read, once."""
+
+    def step(self) -> None: ...
+
+
 _IDLE_AFTER = 30
 """Milliseconds: the first kernel of all, just forked, is on its way to its first result."""
+
+_BETWEEN_STEPS = 3
+"""Milliseconds, for others who want the processor."""
 
 _LONGEST_COURTESY = 50
 """Milliseconds, as above."""
 
-Lessons = Callable[[], dict[int, Callable[[], None]]]
-"""Begins what can be learned, and says for each descriptor what to do when it can be read."""
-
 _REHEARSALS = 12
-"""Bytecode is specialised in place, which would un-share its page in a fork: let it settle here."""
+"""Bytecode is specialised in place, which would un-share its page in a fork: let it settle here.
+The first kernel of all does not wait for that: it has two."""
 
 
 def build(ipython_dir: str, preload: Sequence[str]) -> tuple[Interpreter, list[str]]:
@@ -60,7 +73,8 @@ def build(ipython_dir: str, preload: Sequence[str]) -> tuple[Interpreter, list[s
     interpreter.hooks_matter = bool(preload)
     interpreter.install()
     outbox.lifeline = None
-    warm_up(interpreter.shell, FIRST_CELL * _REHEARSALS)
+    gc.freeze()  # IPython collects garbage when it forgets cells, and would look at all there is
+    warm_up(interpreter.shell, FIRST_CELL * 2)
     return interpreter, failures
 
 
@@ -70,7 +84,8 @@ def warm_up_further(interpreter: Interpreter) -> None:
         ImportError
     ):  # an upgrade is under way: who wants walls will hear of it
         _walled_stub()
-    warm_up(interpreter.shell, LATER_CELLS)
+    gc.unfreeze()  # what the imports have left goes now; those who share it with us keep theirs
+    warm_up(interpreter.shell, (*FIRST_CELL * _REHEARSALS, *LATER_CELLS))
     interpreter.user_loop.give_up()
     gc.collect()
     freeze()
@@ -79,7 +94,7 @@ def warm_up_further(interpreter: Interpreter) -> None:
 def freeze() -> None:
     """Put all there is out of the collector's reach: walking over it would un-share its pages.
 
-    Each time that there is more of it, and before it is shared; nobody unfreezes.
+    Each time that there is more of it, and before it is shared.
     """
     gc.freeze()
     gc.collect()  # finds nothing now, and decides by that when it is worth while to look again
@@ -90,27 +105,33 @@ def serve(
     control: socket.socket,
     interpreter: Interpreter,
     become_warden: BecomeWarden,
-    lessons: Lessons,
+    settling: Settling,
 ) -> NoReturn:
-    """Fork a family for each socket that arrives on ``control``; end when it closes.
-
-    ``lessons`` are begun when nobody waits, and finished when there is something to learn.
-    """
+    """Fork a family for each socket that arrives on ``control``; end when it closes. ``settling``
+    goes on when nobody waits, and the keeper hears when it is over."""
     signals = linux.child_signal_fd()
     poll = select.poll()
     poll.register(control, select.POLLIN)
     poll.register(signals, select.POLLIN)
-    to_finish: dict[int, Callable[[], None]] | None = None
+    patience: int | None = _IDLE_AFTER
+
+    def tell_if_settled() -> None:
+        if settling.over and not settling.readers:
+            control.sendall(encode({"op": "settled"}))
+
     while True:
-        ready = poll.poll(_IDLE_AFTER if to_finish is None else None)
+        ready = poll.poll(patience)
         if not ready:
-            to_finish = lessons()
-            for reader in to_finish:
+            settling.step()
+            patience = None if settling.over else _BETWEEN_STEPS
+            for reader in settling.readers:
                 poll.register(reader, select.POLLIN)
+            tell_if_settled()
         for fd, _ in ready:
-            if to_finish and fd in to_finish:
+            if fd in settling.readers:
                 poll.unregister(fd)
-                to_finish.pop(fd)()
+                settling.readers.pop(fd)()
+                tell_if_settled()
                 continue
             if fd == signals:
                 linux.drain_signal_fd(signals)
@@ -125,7 +146,7 @@ def serve(
                 os._exit(0)
             request = socket.socket(fileno=fds[0])
             be_stub = _walled_stub() if data == WALLED_FAMILY else stub.main
-            private = [signals, *(to_finish or ())]
+            private = [signals, *settling.readers]
             pid = _fork_family(control, private, request, interpreter, become_warden, be_stub)
             request.close()
             control.sendall(encode({"op": "forked", "pid": pid}))

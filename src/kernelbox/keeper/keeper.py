@@ -406,7 +406,14 @@ class Keeper:
             return root.fork_family(self._new_link, walled=True), []
         link = root.take_spare() or root.fork_family(self._new_link)
         if spares := self._settings.spares:
-            self.reactor.call_later(_REFILL_DELAY, lambda: self._refill(key, spares))
+
+            def refill() -> None:
+                self._refill(key, spares)
+
+            if root.settled:
+                self.reactor.call_later(_REFILL_DELAY, refill)
+            else:
+                root.when_settled = refill
         return link, decisions.fresh_start_notes(key, self._roots)
 
     def _root(self, key: RootKey, build: Build) -> Root:

@@ -144,6 +144,9 @@ class Root:
         """``process``: one for this key that was started already."""
         self.key = key
         self.spares: list[FamilyLink] = []
+        self.when_settled: Callable[[], None] | None = None
+        """Called once: spares that were forked before would cost more time and memory."""
+        self.settled = False
         self.used_at = time.monotonic()
         self._build = build
         self._fingerprint = fingerprint(key)
@@ -226,6 +229,10 @@ class Root:
                     if not link.pid:
                         link.close()
                         link._closed()
+            case "settled":
+                self.settled = True
+                if self.when_settled is not None:
+                    self.when_settled()
             case "exit":
                 self._on_exit(frame["pid"], frame["status"])
 

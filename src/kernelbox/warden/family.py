@@ -20,7 +20,7 @@ from kernelbox.warden.connection import Ports, open_ports
 from kernelbox.warden.exits import Exit, count_oom_kills_by, oom_kills
 from kernelbox.warden.household import CopyAnswer, Door, Reply, Warden
 from kernelbox.warden.kernel import Kernel
-from kernelbox.warden.lanes.jupyter import JupyterDoor
+from kernelbox.warden.lanes import jupyter
 from kernelbox.warden.member import Member, MemberOwner
 from kernelbox.warden.parked import Parked
 from kernelbox.warden.python_member import PythonMember
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _PORT_PATIENCE = 5.0
 _LOOK_EVERY = 0.25
+_FURNISH_AFTER = 0.25
 
 
 class Family(Warden):
@@ -60,6 +61,8 @@ class Family(Warden):
         """What to do while the walls are being built."""
         self.spare: PythonMember | None = PythonMember(self.reactor, _Nobody(), channel)
         self._starting[FIRST] = self.spare
+        if not jupyter.is_furnished():
+            self.reactor.call_later(_FURNISH_AFTER, self._furnish)
 
     # -- becoming and branching -------------------------------------------------------------
 
@@ -232,7 +235,14 @@ class Family(Warden):
             super()._publish(path, ports)
 
     def _open_door(self, kernel: Kernel, ports: Ports) -> Door:
-        return JupyterDoor(self.reactor, kernel, ports, on_shutdown=self._jupyter_shutdown)
+        return jupyter.JupyterDoor(self.reactor, kernel, ports, on_shutdown=self._jupyter_shutdown)
+
+    def _furnish(self) -> None:
+        """The first family of a root was forked before all of it was imported."""
+        if any(household.kernel.busy for household in self.households.values()):
+            self.reactor.call_later(_FURNISH_AFTER, self._furnish)
+        else:
+            jupyter.furnish()
 
     def _jupyter_shutdown(self, kernel: Kernel) -> None:
         self.end_kernel(kernel, "a Jupyter client asked it to shut down")

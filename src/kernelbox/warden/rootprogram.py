@@ -1,28 +1,24 @@
 """The program of the root: warm up, then fork a family for each request of the keeper.
 
 All code that a warden will need is imported here, before any fork: it is shared by all of them, and
-an upgrade of the files on disk cannot pull the rug from under a running kernel.
+an upgrade of the files on disk cannot pull the rug from under a running kernel. (But for what the
+first kernel of all does not need at once: its own warden imports that a moment later.)
 """
 
 from __future__ import annotations
 
-import contextlib
 import faulthandler
 import gc
 import os
-import shutil
 import socket
 import sys
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-import zmq  # noqa: F401  (imported here so that every warden shares it)
-
-from kernelbox.inside import imprint, linux, root
+from kernelbox.inside import linux, root
 from kernelbox.inside.channel import Channel
 from kernelbox.inside.workingset import WorkingSet
-from kernelbox.warden import rehearsal
 from kernelbox.warden.family import Family
+from kernelbox.warden.settling import Settling
 from kernelbox.wire import encode
 
 _COLLECTION = (1000, 3, 3)
@@ -56,38 +52,21 @@ def main() -> None:
     linux.die_with_parent()  # a module that hangs while it is preloaded must not keep us for ever
     os.makedirs(folder, mode=0o700, exist_ok=True)
     interpreter, failures = root.build(folder, preload)
-    stage = tempfile.mkdtemp(dir=folder, prefix="rehearsal-")
-    try:
-        rehearsal.rehearse(stage)
-    except Exception as error:  # noqa: BLE001 - a root that could not rehearse is a root too
-        sys.stderr.write(f"kernelbox: the rehearsal failed: {error!r}\n")
     root.freeze()
     gc.enable()
     become_warden = _BecomeWarden(failures)
 
-    def lessons() -> dict[int, Callable[[], None]]:
-        with contextlib.suppress(ImportError):  # in the midst of an upgrade
-            from kernelbox.warden import walling
+    def learn_of_wardens(pages: WorkingSet) -> None:
+        become_warden.pages = pages
 
-            walling.prepare()  # before all that there is by then is frozen
-        root.warm_up_further(interpreter)
-        imprint.imprint()
-        about_wardens, about_interpreters = rehearsal.lesson(stage), interpreter.lesson()
+    def learn_of_interpreters(pages: WorkingSet) -> None:
+        interpreter.pages = pages
 
-        def learn_of_wardens() -> None:
-            become_warden.pages = about_wardens.finish()
-            shutil.rmtree(stage, ignore_errors=True)
-
-        def learn_of_interpreters() -> None:
-            interpreter.pages = about_interpreters.finish()
-
-        return {
-            about_wardens.reader: learn_of_wardens,
-            about_interpreters.reader: learn_of_interpreters,
-        }
-
+    settling = Settling(
+        interpreter, folder, on_wardens=learn_of_wardens, on_interpreters=learn_of_interpreters
+    )
     try:
         control.sendall(encode({"op": "warm"}))
-        root.serve(control, interpreter, become_warden, lessons)
+        root.serve(control, interpreter, become_warden, settling)
     except ConnectionError:
         os._exit(0)  # the keeper is gone, and with it everyone we could work for
