@@ -29,7 +29,7 @@ from kernelbox.inside.outlets import Outlets, Stream
 from kernelbox.inside.pools import track_executors
 from kernelbox.inside.questions import answer
 from kernelbox.inside.shell import KernelFacade, Shell, outbox
-from kernelbox.inside.workingset import Lesson, WorkingSet
+from kernelbox.inside.workingset import Lesson, WorkingSet, make_room
 from kernelbox.wire import Decoder, Frame, GarbledFrame, encode
 
 DUMP_SIGNAL = signal.SIGRTMAX - 2
@@ -336,6 +336,7 @@ class Interpreter:
         finally:
             self.lifeline = outbox.lifeline = lifeline
             _forget_cells(self.shell)
+        make_room()
 
     def _limit_hooks(self) -> None:
         """In a copy, before hooks of the user's have their turn: one that hangs must not stay for

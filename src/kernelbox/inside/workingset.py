@@ -59,6 +59,17 @@ def _ranges(pages: Iterable[int]) -> list[linux.Ranges]:
     ]
 
 
+_OBJECTS, _LARGER = 640, 96
+"""How many small objects and kilobytes a first request makes, and some more."""
+
+
+def make_room() -> None:
+    """Touch memory that is about to be used for the first time, while nobody waits for it."""
+    objects = [bytes(400) for _ in range(_OBJECTS)]
+    larger = bytes(_LARGER << 10)
+    del objects, larger  # it stays ours, and is handed out again
+
+
 class Lesson:
     """Learn which of our pages a fork writes to, by watching one ``play`` a scene.
 

@@ -71,6 +71,7 @@ class _Scene:
         self._keeper = _End(self, keeper)
         self._stub = _End(self, stub)
         self._interpreter = _End(self, socket.socket(fileno=self._channel.far.pop(0)))
+        self._client = _End(self, socket.socket(socket.AF_UNIX))
         self._kernel_id = str(uuid.uuid4())
 
     def warden(self, kind: type[Family] = Family) -> Family:
@@ -116,11 +117,12 @@ class _Scene:
         self._interpreter.hear()
         self._interpreter.say({"op": "begun"})
         self.turn()
+        self._client.sock.connect(address)
         for number in range(1, cells + 1):
             self._run_cell(number)
 
     def _run_cell(self, number: int) -> None:
-        self._keeper.say(
+        self._client.say(
             {
                 "op": "execute",
                 "id": number,
@@ -134,7 +136,7 @@ class _Scene:
         result = {"data": {"text/plain": "2"}, "execution_count": number, "metadata": {}}
         self._interpreter.say({"op": "result", **result})
         self._interpreter.say({"op": "done", "ok": True, "execution_count": number, "payload": []})
-        self._keeper.hear()
+        self._client.hear()
 
     def close_unused(self) -> None:
         """What a warden would have taken over, had there been one in this process."""
@@ -144,7 +146,7 @@ class _Scene:
 
     def close(self) -> None:
         self._channel.close_far()
-        for end in (self._interpreter, self._keeper, self._stub):
+        for end in (self._interpreter, self._keeper, self._stub, self._client):
             end.sock.close()
 
 
