@@ -97,7 +97,7 @@ def _stay_outside(plan: Plan, pid: int, inside: socket.socket, fds: list[int]) -
         _, listeners, _, _ = socket.recv_fds(inside, 1, 1)
         if listeners and os.fork() == 0:
             inside.close()
-            _watch_way_out(plan, socket.socket(fileno=listeners[0]), fds[0])
+            _watch_way_out(plan, socket.socket(fileno=listeners[0]), *fds)
         stub.close(*listeners)
     inside.close()
     stub.close(*fds)
@@ -106,23 +106,27 @@ def _stay_outside(plan: Plan, pid: int, inside: socket.socket, fds: list[int]) -
     os._exit(0)
 
 
-def _watch_way_out(plan: Plan, listener: socket.socket, denials: int) -> NoReturn:
+def _watch_way_out(
+    plan: Plan, listener: socket.socket, denials: int, secrets: int | None = None
+) -> NoReturn:
     """What it reads comes from the sandbox, so it has no more rights than it needs: nobody's."""
     try:
         # All of it now: as nobody it may not be able to read where we are installed.
         import encodings.idna  # noqa: F401
         import stringprep  # noqa: F401
 
-        from kernelbox.walls import gate
+        from kernelbox.walls import gate, vault
         from kernelbox.walls.domains import Policy
 
         linux.set_name("kb-gate")
         linux.unblock_signals()
+        linux.set_dumpable(False)  # before it knows anything that is worth to look for
+        opened = None if secrets is None else vault.receive(secrets)
         if os.geteuid() == 0:
             os.setgroups([])
             os.setresgid(_NOBODY, _NOBODY, _NOBODY)
             os.setresuid(_NOBODY, _NOBODY, _NOBODY)
         linux.die_with_parent()
-        gate.run(listener, Policy(plan.allow).to_wire(), denials)
+        gate.run(listener, Policy(plan.allow).to_wire(), denials, opened)
     finally:
         os._exit(70)

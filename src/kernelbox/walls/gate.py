@@ -7,7 +7,8 @@ heads are parsed strictly and written anew, each request has a connection of its
 and inside CONNECT the TLS hello must name the server that was asked for.
 
 Here are its two doors, `serve` and `run`. Behind them `visits` takes one request after the other,
-from `heads` and `streams`, to where `targets` says, by `reach`; `exchange` carries the rest.
+from `heads` and `streams`, to where `targets` says, by `reach`; `exchange` carries the rest. For a
+domain that secrets are bound to, it ends TLS and swaps placeholders for what `vault` has.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from typing import Any, NoReturn
 
 from kernelbox.walls.domains import Policy
 from kernelbox.walls.reach import Resolve, system_resolve
+from kernelbox.walls.vault import Vault
 from kernelbox.walls.visits import Denial, Limits, Report, Visits
 
 __all__ = ["Denial", "Limits", "Policy", "Resolve", "environment", "run", "serve", "system_resolve"]
@@ -51,10 +53,11 @@ async def serve(
     *,
     resolve: Resolve = system_resolve,
     limits: Limits | None = None,
+    secrets: Vault | None = None,
 ) -> None:
     """Let visitors through until cancelled; then every connection is closed, and the listener."""
     limits = limits or Limits()
-    visitors = Visits(policy, report, resolve, limits)
+    visitors = Visits(policy, report, resolve, limits, secrets)
     loop = asyncio.get_running_loop()
     room = asyncio.Semaphore(limits.connections)
     visits: set[asyncio.Task[None]] = set()
@@ -90,7 +93,12 @@ async def serve(
         await asyncio.gather(*visits, return_exceptions=True)
 
 
-def run(listener: socket.socket, policy_wire: Mapping[str, Any], report_fd: int) -> NoReturn:
+def run(
+    listener: socket.socket,
+    policy_wire: Mapping[str, Any],
+    report_fd: int,
+    secrets: Vault | None = None,
+) -> NoReturn:
     """Be the gate, in a process of its own, until SIGTERM or until nobody reads ``report_fd``.
 
     Each denial is a line of JSON there: when, host, port, reason, and "lost" if lines before it
@@ -100,7 +108,7 @@ def run(listener: socket.socket, policy_wire: Mapping[str, Any], report_fd: int)
     try:
         policy = Policy.from_wire(policy_wire)
         loop = asyncio.new_event_loop()
-        loop.run_until_complete(_run(listener, policy, report_fd))
+        loop.run_until_complete(_run(listener, policy, report_fd, secrets))
         status = 0
     except Exception:  # noqa: BLE001 - the exit status says that there was one
         _log.exception("the gate ended")
@@ -109,9 +117,12 @@ def run(listener: socket.socket, policy_wire: Mapping[str, Any], report_fd: int)
         os._exit(status)
 
 
-async def _run(listener: socket.socket, policy: Policy, report_fd: int) -> None:
+async def _run(
+    listener: socket.socket, policy: Policy, report_fd: int, secrets: Vault | None
+) -> None:
     loop = asyncio.get_running_loop()
-    serving = asyncio.ensure_future(serve(listener, policy, _Reporter(report_fd).report))
+    report = _Reporter(report_fd).report
+    serving = asyncio.ensure_future(serve(listener, policy, report, secrets=secrets))
     loop.add_signal_handler(signal.SIGTERM, serving.cancel)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # meant for whoever shares our terminal
 

@@ -145,10 +145,12 @@ def chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-def outgoing(request: Request, *, host: Host, port: int, path: str, size: int) -> bytes:
+def outgoing(
+    request: Request, *, host: Host, port: int, path: str, size: int, usual_port: int = 80
+) -> bytes:
     """The head as the server gets it, Host and the body's length of our own making."""
     fields: list[tuple[str, str]] = [
-        ("Host", host.with_port(port).removesuffix(":80")),
+        ("Host", host.with_port(port).removesuffix(f":{usual_port}")),
         *end_to_end(request.fields, without=frozenset({"host", "content-length"})),
     ]
     if size == CHUNKED:

@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
 
 from kernelbox.errors import BadInput
+from kernelbox.walls.bindings import Secret, check_all, secrets_from
 
 Driver = Literal["none", "process", "gvisor"]
 Network = Literal["host", "on", "off"]
@@ -89,6 +90,10 @@ def _are_mounts(value: object) -> bool:
     return isinstance(value, tuple) and all(isinstance(each, Mount) for each in value)
 
 
+def _are_secrets(value: object) -> bool:
+    return isinstance(value, tuple) and all(isinstance(each, Secret) for each in value)
+
+
 def _as_float(number: Any) -> float:
     try:
         return float(number)
@@ -147,6 +152,7 @@ class Profile:
     - ``root``: the system's files; ``overlay`` can be written to, and is thrown away
     - ``scratch``: workspace and /tmp; ``disk`` is how much fits
     - ``memory`` kills, ``soft_memory`` raises MemoryError in the cell
+    - ``secrets``: what the proxy puts into requests to one domain, and code never sees
     """
 
     name: str = "custom"
@@ -167,11 +173,12 @@ class Profile:
     disk: int | None = GIB
     syscalls: Syscalls = "deny-list"
     mounts: tuple[Mount, ...] = ()
+    secrets: tuple[Secret, ...] = ()
 
     def __post_init__(self) -> None:
         # One form for each meaning, so that equal profiles compare equal; what cannot be brought
         # into form is left for check(), which has the words.
-        for field in ("allow", "mounts"):
+        for field in ("allow", "mounts", "secrets"):
             if isinstance(value := getattr(self, field), list):
                 object.__setattr__(self, field, tuple(value))
         if _are_texts(self.allow):
@@ -233,7 +240,12 @@ class Profile:
             )
         for mount in self.mounts:
             mount.check()
+        if not _are_secrets(self.secrets):
+            raise BadInput(
+                "secrets of a profile takes a list of Secret(name, domain, file)", field="secrets"
+            )
         _check_whole(self)
+        check_all(self.secrets, network=self.network, allow=self.allow)
         return self
 
     def to_wire(self) -> dict[str, Any]:
@@ -244,6 +256,7 @@ class Profile:
             {"source": mount.source, "target": mount.target, "mode": mount.mode}
             for mount in self.mounts
         ]
+        plain["secrets"] = [secret.to_wire() for secret in self.secrets]
         return plain
 
     @classmethod
@@ -264,6 +277,8 @@ class Profile:
         kept = dict(values)
         if "mounts" in kept:
             kept["mounts"] = mounts_from(kept["mounts"])
+        if "secrets" in kept:
+            kept["secrets"] = secrets_from(kept["secrets"])
         return cls(**kept).check()
 
     def but(self, **changes: Any) -> Profile:
@@ -315,6 +330,7 @@ class Profile:
         parts += [f"{field} {getattr(self, field)}" for field in _IN_ONE_WORD]
         parts += [f"{words} {say(self)}" for words, field, say in _LIMITS if _has(self, field)]
         parts += [f"mount {mount}" for mount in self.mounts]
+        parts += [f"secret {secret}" for secret in self.secrets]
         return f"{self.name}: {', '.join(parts)}"
 
 
@@ -427,7 +443,14 @@ def resolve(
     from kernelbox.walls import profilefiles  # who says a name does not wait for it
 
     if isinstance(value, Mapping):
-        return profilefiles.from_mapping(value)
+        made = profilefiles.from_mapping(value)
+        if made.secrets and not files:
+            raise BadInput(
+                "secrets cannot be bound from here: their values are those of the machine that "
+                "KernelBox runs on, and would be sent where the caller says",
+                field="secrets",
+            )
+        return made
     if files and (isinstance(value, os.PathLike) or _is_path(value)):
         return profilefiles.read(value)
     if isinstance(value, str):
@@ -647,7 +670,7 @@ def _permissions(profile: Profile) -> tuple[list[str], list[str]]:
     """What code may do, and what it may not."""
     may: list[str] = []
     may_not: list[str] = []
-    for say in (_of_network, _of_files, _of_environment, _of_limits, _of_system_calls):
+    for say in (_of_network, _of_secrets, _of_files, _of_environment, _of_limits, _of_system_calls):
         yes, no = say(profile)
         may += yes
         may_not += no
@@ -672,6 +695,14 @@ def _of_network(profile: Profile) -> _Said:
     return (
         [f"reach {', '.join(profile.allow)}, {proxy}"],
         ["reach any other domain, or an address without a name", out_of_reach],
+    )
+
+
+def _of_secrets(profile: Profile) -> _Said:
+    names = list(dict.fromkeys(secret.name for secret in profile.secrets))
+    return (
+        [f"have the secret {s.name} sent to {s.domain} in headers" for s in profile.secrets],
+        [f"see the value of {name}, or send it elsewhere" for name in names],
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
+import ssl
 import struct
 from collections.abc import Awaitable, Callable
 
@@ -47,20 +48,29 @@ class Reach:
     def __init__(self, policy: Policy, resolve: Resolve, *, patience: float) -> None:
         self._policy, self._resolve, self._patience = policy, resolve, patience
 
-    async def to(self, host: Host, port: int) -> Stream:
-        """A connection to the target, if the policy has nothing against it."""
+    def decide(self, host: Host, port: int) -> None:
+        """Nothing, if the policy has nothing against it."""
         refuse(domains.decide(self._policy, host, port), host, port)
+
+    async def to(self, host: Host, port: int, tls: ssl.SSLContext | None = None) -> Stream:
+        """A connection to the target, if the policy has nothing against it."""
+        self.decide(host, port)
         where = host.with_port(port)
         try:
             async with asyncio.timeout(self._patience):
-                return await self._connect(host, port)
+                return await self._connect(host, port, tls)
         except TimeoutError:
             seconds = self._patience
             raise Answer(504, f"{where} did not answer within {seconds:g} s") from None
+        except ssl.SSLCertVerificationError as error:
+            words = f"{where} could not prove who it is: {error.verify_message}"
+            raise Answer(
+                502, words, reason="certificate-not-trusted", host=host.text, port=port
+            ) from None
         except (OSError, UnicodeError) as error:
             raise Answer(502, f"no connection to {where}: {error}") from None
 
-    async def _connect(self, host: Host, port: int) -> Stream:
+    async def _connect(self, host: Host, port: int, tls: ssl.SSLContext | None) -> Stream:
         addresses = [host.text] if host.literal else await self._resolve(host.text, port)
         if not addresses:
             raise OSError("the name has no address")
@@ -78,7 +88,7 @@ class Reach:
             patience = self._patience / (len(good) - position + 1)
             try:
                 async with asyncio.timeout(patience if position + 1 < len(good) else None):
-                    return await Stream.connect(address, port)
+                    return await Stream.connect(address, port, tls, name=host.text)
             except OSError as error:
                 failure = error
         raise failure

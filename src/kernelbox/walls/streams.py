@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 
@@ -37,18 +38,36 @@ class Stream:
         self.answered = False  # whether a server's answer to the last request is on its way
 
     @classmethod
-    async def accept(cls, connection: socket.socket) -> Stream:
+    async def accept(
+        cls, connection: socket.socket, tls: ssl.SSLContext | None = None, *, patience: float = 0
+    ) -> Stream:
+        """``tls``: and end it here, within ``patience``."""
         stream = cls()
         return stream._over(
-            await stream._loop.connect_accepted_socket(lambda: stream._protocol, connection)
+            await stream._loop.connect_accepted_socket(
+                lambda: stream._protocol,
+                connection,
+                ssl=tls,
+                ssl_handshake_timeout=patience if tls else None,
+                ssl_shutdown_timeout=_LINGER if tls else None,
+            )
         )
 
     @classmethod
-    async def connect(cls, address: str, port: int) -> Stream:
+    async def connect(
+        cls, address: str, port: int, tls: ssl.SSLContext | None = None, *, name: str | None = None
+    ) -> Stream:
+        """``tls``: and begin it, with the server of that ``name`` and nobody else."""
         stream = cls()
         # An address, so nothing is looked up a second time.
         return stream._over(
-            await stream._loop.create_connection(lambda: stream._protocol, address, port)
+            await stream._loop.create_connection(
+                lambda: stream._protocol,
+                address,
+                port,
+                ssl=tls,
+                server_hostname=name if tls else None,
+            )
         )
 
     def _over(self, made: tuple[asyncio.Transport, asyncio.BaseProtocol]) -> Stream:
@@ -68,8 +87,9 @@ class Stream:
         """We have said all, and still listen. Back when all of it is with the kernel."""
         self._writer.transport.set_write_buffer_limits(high=0)
         await self._writer.drain()
-        with contextlib.suppress(OSError):
-            self._writer.write_eof()
+        if self._writer.can_write_eof():  # TLS has no half of an end
+            with contextlib.suppress(OSError):
+                self._writer.write_eof()
 
     async def read_line(self, longest: int = LARGEST_HEAD) -> bytes:
         try:
@@ -133,6 +153,13 @@ class Stream:
             async with asyncio.timeout(_LINGER):
                 while await self.reader.read(_PIECE):
                     pass
+
+    async def say_goodbye(self) -> None:
+        """The end of TLS, said so that the other side knows that nobody has cut it off."""
+        self._writer.close()
+        with contextlib.suppress(OSError):
+            async with asyncio.timeout(2 * _LINGER):
+                await self._writer.wait_closed()
 
     async def close(self) -> None:
         """At once; what matters has been given to the kernel by `send_end`."""

@@ -64,14 +64,14 @@ def _authority(text: str, default_port: int | None) -> tuple[Host, int]:
         raise Answer(403, words, reason="bad-host", host=shown) from None
 
 
-def _check_host_field(request: Request, host: Host, port: int) -> None:
+def _check_host_field(request: Request, host: Host, port: int, *, default: int = 80) -> None:
     """The target and the Host header say the same, or one of them is there to deceive."""
     values = request.all("host")
     if len(values) != 1 and (values or request.minor == 1):
         words = "it must have one Host header"
         raise bad_request(words, host=host, port=port)
     # Behind CONNECT many leave the port out.
-    default = port if request.method == "CONNECT" else 80
+    default = port if request.method == "CONNECT" else default
     if values and _authority(values[0], default) != (host, port):
         words = "its Host header names another host than its target"
         raise Answer(403, words, reason="host-mismatch", host=host.text, port=port)
@@ -90,6 +90,15 @@ def target(request: Request) -> tuple[Host, int, str]:
     if request.method == "OPTIONS" and url[2] is None:
         path = "*"
     return host, port, path if path[0] in "/*" else f"/{path}"
+
+
+def target_within(request: Request, host: Host, port: int) -> str:
+    """The path of a request inside of TLS with ``host``, which it must be for."""
+    asterisk = request.target == "*" and request.method == "OPTIONS"
+    if request.method == "CONNECT" or not (asterisk or request.target.startswith("/")):
+        raise bad_request("inside TLS it takes 'GET /path'", host=host, port=port)
+    _check_host_field(request, host, port, default=443)
+    return request.target
 
 
 def connect_target(request: Request) -> tuple[Host, int]:

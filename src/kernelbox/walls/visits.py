@@ -6,17 +6,19 @@ import asyncio
 import contextlib
 import logging
 import socket
+import ssl
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from kernelbox.walls import clienthello
+from kernelbox.walls import clienthello, vault
 from kernelbox.walls.domains import Host, Policy
 from kernelbox.walls.exchange import Unanswered, answer, upload_body
 from kernelbox.walls.heads import Malformed, Request, TooLong, outgoing, parse_request, request_size
 from kernelbox.walls.reach import Reach, Resolve
 from kernelbox.walls.streams import LARGEST_HEAD, Stillness, Stream, join
-from kernelbox.walls.targets import Answer, bad_request, connect_target, target
+from kernelbox.walls.targets import Answer, bad_request, connect_target, target, target_within
+from kernelbox.walls.vault import Binding, Vault
 
 Report = Callable[["Denial"], None]
 
@@ -56,9 +58,27 @@ class Cut(Exception):
         self.reason, self.alert = reason, alert
 
 
+@dataclass(frozen=True, slots=True)
+class _Within:
+    """The inside of a client's TLS, ended by us: every request is for this one server."""
+
+    host: Host
+    port: int
+    bindings: tuple[Binding, ...]
+    tls: ssl.SSLContext
+
+
 class Visits:
-    def __init__(self, policy: Policy, report: Report, resolve: Resolve, limits: Limits) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        report: Report,
+        resolve: Resolve,
+        limits: Limits,
+        secrets: Vault | None = None,
+    ) -> None:
         self._policy, self._report, self._limits = policy, report, limits
+        self._secrets = secrets
         self._reach = Reach(policy, resolve, patience=limits.connect)
 
     async def visit(self, connection: socket.socket) -> None:
@@ -79,7 +99,7 @@ class Visits:
         finally:
             await client.close()
 
-    async def _converse(self, client: Stream) -> None:
+    async def _converse(self, client: Stream, within: _Within | None = None) -> None:
         """Requests, one after the other."""
         keep = True
         while keep:
@@ -94,10 +114,10 @@ class Visits:
             try:
                 request = await self._read_request(client, first)
                 method = request.method
-                if method == "CONNECT":
+                if method == "CONNECT" and within is None:
                     await self._tunnel(client, request)
                     return
-                keep = await self._forward(client, request)
+                keep = await self._forward(client, request, within)
             except Answer as no:
                 if no.reason:
                     self._deny(no.host, no.port, no.reason)
@@ -118,19 +138,26 @@ class Visits:
 
     # Plain HTTP.
 
-    async def _forward(self, client: Stream, request: Request) -> bool:
+    async def _forward(self, client: Stream, request: Request, within: _Within | None) -> bool:
         """One request to its server, one answer back. True: the client may ask again."""
-        host, port, path = target(request)
+        if within is None:
+            host, port, path = target(request)
+        else:
+            host, port = within.host, within.port
+            path = target_within(request, host, port)
         try:
             size = request_size(request)
         except Malformed as error:
             raise bad_request(str(error), host=host, port=port) from None
-        server = await self._reach.to(host, port)
+        server = await self._reach.to(host, port, within.tls if within else None)
         client.answered = False
         upload: asyncio.Task[bool] | None = None
         try:
             async with Stillness(self._limits.idle) as stillness:
-                head = outgoing(request, host=host, port=port, path=path, size=size)
+                # What is bound goes out under TLS, to a server that has proved who it is.
+                told = request if within is None else _with_secrets(request, within.bindings)
+                usual = 80 if within is None else 443
+                head = outgoing(told, host=host, port=port, path=path, size=size, usual_port=usual)
                 await server.send(head)
                 upload = asyncio.create_task(upload_body(client, server, size, stillness))
                 return await answer(client, server, request, upload, stillness)
@@ -150,11 +177,17 @@ class Visits:
 
     async def _tunnel(self, client: Stream, request: Request) -> None:
         host, port = connect_target(request)
+        if self._secrets is not None and (bound := self._secrets.towards(host, port)):
+            within = _Within(host, port, bound, self._secrets.beginning)
+            await self._end_tls(client, within, self._secrets.ending)
+            return
         server = await self._reach.to(host, port)
         try:
             await client.send(b"HTTP/1.1 200 Connection established\r\n\r\n")
             try:
-                opening = await self._read_opening(client, host)
+                opening = b""
+                if not self._policy.everything:
+                    opening = await self._read_opening(client, host)
             except Cut as cut:
                 self._deny(host.text, port, cut.reason)
                 if cut.alert:
@@ -167,10 +200,46 @@ class Visits:
         finally:
             await server.close()
 
+    async def _end_tls(self, client: Stream, within: _Within, context: ssl.SSLContext) -> None:
+        """For a server that secrets are bound to: be that server, as far as the client can tell,
+        and take its requests on, one by one."""
+        self._reach.decide(within.host, within.port)
+        await client.send(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        try:
+            opening = await self._read_opening(client, within.host)
+        except Cut as cut:
+            self._deny(within.host.text, within.port, cut.reason)
+            if cut.alert:
+                await client.send(_ACCESS_DENIED)
+            return
+        # The hello was read already, and TLS wants to read it by itself: so there is a socket
+        # between, into which it goes first.
+        near, far = socket.socketpair()
+        with near, far:
+            outer = await Stream.accept(near)
+            carrying = asyncio.create_task(self._carry(client, outer, opening))
+            try:
+                inner = await Stream.accept(far, context, patience=self._limits.hello)
+                try:
+                    await self._converse(inner, within)
+                finally:
+                    await inner.say_goodbye()
+                await asyncio.wait([carrying], timeout=self._limits.hello)
+            except ssl.SSLError:
+                self._deny(within.host.text, within.port, "tls-failed")
+            finally:
+                carrying.cancel()
+                await asyncio.gather(carrying, return_exceptions=True)
+                await outer.close()
+
+    async def _carry(self, client: Stream, outer: Stream, opening: bytes) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with Stillness(self._limits.idle) as stillness:
+                await outer.send(opening)
+                await join(client, outer, stillness)
+
     async def _read_opening(self, client: Stream, host: Host) -> bytes:
         """What the client says first, once it is known that it speaks to ``host``."""
-        if self._policy.everything:
-            return b""
         data = bytearray()
         try:
             async with asyncio.timeout(self._limits.hello):
@@ -196,3 +265,7 @@ class Visits:
             self._report(Denial(time.time(), host, port, reason))
         except Exception:  # noqa: BLE001 - a refusal stays one, whoever cannot hear of it
             _log.exception("a denial could not be reported")
+
+
+def _with_secrets(request: Request, bindings: tuple[Binding, ...]) -> Request:
+    return replace(request, fields=vault.swap(request.fields, bindings))

@@ -90,7 +90,7 @@ class Family(Warden):
         self.walls = Walls(profile, self.stub_pid, str(frame["kernel_id"]))
         plan, changed = self.walls.furnish(frame, private=private)
         count_oom_kills_by(self.walls.oom_kills)
-        fds = self.walls.hear_denials(self.reactor, self._denied)
+        fds = self.walls.hear_denials(self.reactor, self._denied) + self.walls.secrets_for_gate()
         order = {"op": "wall", "plan": plan.to_wire(), "group": self.walls.group}
         self._stub.send({**order, "kernel_id": str(frame["kernel_id"])}, fds)
         for fd in fds:
