@@ -104,7 +104,7 @@ class Walls:
         }
         return plan, {**frame, **changed}
 
-    def hear_denials(self, reactor: Reactor, denied: Callable[[str], None]) -> list[int]:
+    def hear_denials(self, reactor: Reactor, denied: Callable[[str, Frame], None]) -> list[int]:
         """The end of a pipe, for the gate to tell of what it refused; none if there is no gate."""
         if self.profile.network != "on":
             return []
@@ -126,7 +126,7 @@ class Walls:
                 with contextlib.suppress(ValueError, KeyError, TypeError):
                     said = json.loads(line)
                     where = f"{said['host']}:{said['port']}" if said["port"] else "a request"
-                    denied(f"the network of the sandbox refused {where}: {said['reason']}")
+                    denied(f"the network of the sandbox refused {where}: {said['reason']}", said)
 
         reactor.watch(self._denials, read)
         return [far]
