@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 SERVER, HERE = "11.22.33.44", "11.22.33.45"
+PRIVATE = "10.98.76.54"
+"""Of the same server, on a network that is nobody's business."""
 BOUND, OTHER = "bound.example", "other.example"
-LOOPBACK_PORT = 18099
 
 
 def obstacle() -> str:
@@ -77,14 +78,20 @@ class Internet:
 
 
 @contextlib.contextmanager
-def internet(**environ: str) -> Iterator[Internet]:
+def internet(uid: int = 0, **environ: str) -> Iterator[Internet]:
+    """``uid``: whose sandboxes they are."""
     with tempfile.TemporaryDirectory(prefix="kernelbox-internet-") as folder:
         process = subprocess.Popen(
-            ["unshare", "-nm", sys.executable, __file__, "here", folder],
+            ["unshare", "-nm", sys.executable, __file__, "here", folder, str(uid)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "KERNELBOX_HOME": f"{folder}/home", **environ},
+            env={
+                **os.environ,
+                "KERNELBOX_HOME": f"{folder}/home",
+                "KERNELBOX_KEEPER_LINGER": "0.1",
+                **environ,
+            },
             cwd=folder,
         )
         try:
@@ -103,12 +110,26 @@ def _ip(words: str) -> None:
     subprocess.run(["ip", *words.split()], check=True)
 
 
-def _here(folder: Path) -> None:
+def _become(uid: int, folder: Path) -> None:
+    """An ordinary user, who may use tun devices, as on most systems."""
+    if os.path.exists("/dev/net/tun"):
+        device = os.stat("/dev/net/tun").st_rdev
+        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/dev/net"], check=True)
+        os.mknod("/dev/net/tun", 0o020666, device)
+        os.chmod("/dev/net/tun", 0o666)
+    os.chown(folder, uid, uid)
+    os.setgroups([])
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
+    os.environ["HOME"] = str(folder)
+
+
+def _here(folder: Path, uid: int) -> None:
     """The side of sandboxes: set up, then do as told until nobody tells."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     _ip("link set lo up")
-    there = subprocess.Popen(["unshare", "-n", sys.executable, __file__, "there", str(folder)])
+    there = subprocess.Popen(["unshare", "-n", sys.executable, __file__, "there", str(folder), "0"])
     while os.readlink(f"/proc/{there.pid}/ns/net") == os.readlink("/proc/self/ns/net"):
         time.sleep(0.005)
     _ip(f"link add kb0 type veth peer name kb1 netns {there.pid}")
@@ -117,13 +138,18 @@ def _here(folder: Path) -> None:
     _ip(f"route add default via {SERVER}")
     hosts = folder / "hosts"
     hosts.write_text(f"127.0.0.1 localhost\n{SERVER} {BOUND} {OTHER}\n")
-    subprocess.run(["mount", "--bind", str(hosts), "/etc/hosts"], check=True)
+    names = folder / "resolv.conf"
+    names.write_text(f"nameserver {SERVER}\n")
+    for source, target in ((hosts, "/etc/hosts"), (names, "/etc/resolv.conf")):
+        subprocess.run(["mount", "--bind", str(source), target], check=True)
     (folder / "ready").touch()
     deadline = time.monotonic() + 10
     while not (folder / "listening").exists():
         assert time.monotonic() < deadline, "the servers did not come up"
         time.sleep(0.01)
 
+    if uid:
+        _become(uid, folder)
     from kernelbox import Box, Profile, Secret
 
     os.environ["SSL_CERT_FILE"] = str(folder / "authority.pem")
@@ -146,7 +172,18 @@ def _here(folder: Path) -> None:
         there.wait()
 
 
-def _there(folder: Path) -> None:
+def _answer_to(question: bytes) -> bytes:
+    """A name server's: every name is the server's."""
+    import socket
+
+    head = question[:2] + b"\x81\x80\0\1\0\1\0\0\0\0"
+    asked = question[12 : question.index(b"\0", 12) + 5]
+    if asked[-4:-2] != b"\0\1":  # not of version 4
+        return question[:2] + b"\x81\x80\0\1\0\0\0\0\0\0" + asked
+    return head + asked + b"\xc0\x0c\0\1\0\1\0\0\0\x3c\0\4" + socket.inet_aton(SERVER)
+
+
+def _there(folder: Path, uid: int) -> None:
     """The Internet's side: one server with TLS, one without, one that echoes TCP and UDP."""
     import socket
     import threading
@@ -155,7 +192,8 @@ def _there(folder: Path) -> None:
 
     while not (folder / "ready").exists():
         time.sleep(0.005)
-    for words in ("link set lo up", f"addr add {SERVER}/24 dev kb1", "link set kb1 up"):
+    addresses = (f"addr add {SERVER}/24 dev kb1", f"addr add {PRIVATE}/32 dev kb1")
+    for words in ("link set lo up", *addresses, "link set kb1 up"):
         _ip(words)
     heard = (folder / "heard").open("a")
 
@@ -165,7 +203,7 @@ def _there(folder: Path) -> None:
             heard.flush()
 
     def echo_tcp() -> None:
-        with socket.create_server((SERVER, 7)) as listener:
+        with socket.create_server(("", 7)) as listener:
             while True:
                 connection, (who, _) = listener.accept()
                 with connection:
@@ -178,7 +216,14 @@ def _there(folder: Path) -> None:
                 data, who = sock.recvfrom(1000)
                 sock.sendto(b"echo " + data, who)
 
-    for echo in (echo_tcp, echo_udp):
+    def name() -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            sock.bind((SERVER, 53))
+            while True:
+                data, who = sock.recvfrom(1000)
+                sock.sendto(_answer_to(data), who)
+
+    for echo in (echo_tcp, echo_udp, name):
         threading.Thread(target=echo, daemon=True).start()
     with (
         origin(folder, BOUND, OTHER, address=SERVER, port=443, heard=Heard()) as secure,
@@ -190,4 +235,4 @@ def _there(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    {"here": _here, "there": _there}[sys.argv[1]](Path(sys.argv[2]))
+    {"here": _here, "there": _there}[sys.argv[1]](Path(sys.argv[2]), int(sys.argv[3]))

@@ -21,6 +21,7 @@ from kernelbox.wire import READ_SIZE, Decoder, Frame, GarbledFrame, encode
 
 if TYPE_CHECKING:
     from kernelbox.inside.interpreter import Interpreter
+    from kernelbox.walls.pasta import Line
 
 _MAX_FDS = 4
 _NOBODY = 65534
@@ -44,7 +45,9 @@ def main(
             hierarchy = cgroups.Hierarchy(group["version"], group["parents"])
             cgroups.Group(hierarchy, order["kernel_id"]).join()
         outside, inside = socket.socketpair()
-        pid = entry.enter(plan, ids, lambda: _open_way_out(plan, inside))
+        line = _raw_line() if plan.network == "raw" else None
+        attach = line.attach if line else lambda: None
+        pid = entry.enter(plan, ids, lambda: _open_way_out(plan, inside), attach)
         if ids is not None:
             ids.close()
     except BaseException as error:
@@ -55,8 +58,10 @@ def main(
     if pid:
         control.close()
         first.close_far()
-        _stay_outside(plan, pid, outside, fds)
+        _stay_outside(plan, pid, outside, fds, line)
     outside.close()
+    if line is not None:
+        line.close()
     stub.close(*fds)
     linux.set_dumpable(False)  # before there is anybody who might look
     control.sendall(encode({"op": "walled"}))
@@ -92,7 +97,17 @@ def _open_way_out(plan: Plan, outside: socket.socket) -> None:
         socket.send_fds(outside, [b"1"], [listener.fileno()])
 
 
-def _stay_outside(plan: Plan, pid: int, inside: socket.socket, fds: list[int]) -> NoReturn:
+def _raw_line() -> Line:
+    from kernelbox.walls.pasta import Line
+
+    return Line()
+
+
+def _stay_outside(
+    plan: Plan, pid: int, inside: socket.socket, fds: list[int], line: Line | None
+) -> NoReturn:
+    if line is not None:
+        line.let_go()
     if plan.network == "on":
         _, listeners, _, _ = socket.recv_fds(inside, 1, 1)
         if listeners and os.fork() == 0:
@@ -103,6 +118,8 @@ def _stay_outside(plan: Plan, pid: int, inside: socket.socket, fds: list[int]) -
     stub.close(*fds)
     with contextlib.suppress(ChildProcessError):
         os.waitpid(pid, 0)
+    if line is not None:
+        line.hang_up()
     os._exit(0)
 
 

@@ -11,7 +11,7 @@ import stat
 
 from kernelbox.walls import kernelcalls as calls, trees
 from kernelbox.walls.idmaps import IdMap
-from kernelbox.walls.plan import HOME, INSIDE_UID, TRUSTED, WORKSPACE, Plan
+from kernelbox.walls.plan import HOME, INSIDE_UID, RAW_RESOLVER, TRUSTED, WORKSPACE, Plan
 
 _BASE = "/tmp"
 """Any folder that is there: it is covered in our own namespace only."""
@@ -145,7 +145,10 @@ def _make_etc(plan: Plan) -> None:
                 here.write(there.read())
         elif os.path.exists(source):
             _show(f"/etc/{name}", None)
-    for name, text in _FILES.items():
+    files = dict(_FILES)
+    if plan.network == "raw":
+        files["resolv.conf"] = f"nameserver {RAW_RESOLVER}\n"
+    for name, text in files.items():
         with open(f"{_NEW}/etc/{name}", "w") as file:
             file.write(text)
     authority, bundle = plan.trust

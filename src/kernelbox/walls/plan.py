@@ -16,6 +16,8 @@ INSIDE_UID = 1000
 HOME = "/home/sandbox"
 WORKSPACE = "/workspace"
 GATE_PORT = 3128
+RAW_RESOLVER = "198.18.99.3"
+"""With raw sockets: where names are asked for, and answered by the host's name server."""
 TRUSTED = "/etc/kernelbox/certificates.pem"
 """Where a sandbox with secrets finds whom to trust: the host's authorities, and its own."""
 

@@ -21,7 +21,7 @@ from kernelbox.errors import BadInput
 from kernelbox.walls.bindings import Secret, check_all, secrets_from
 
 Driver = Literal["none", "process", "gvisor"]
-Network = Literal["host", "on", "off"]
+Network = Literal["host", "on", "raw", "off"]
 Cwd = Literal["host", "rw", "ro", "none"]
 Home = Literal["host", "ro", "none"]
 Environment = Literal["caller", "filtered", "minimal"]
@@ -65,7 +65,7 @@ _UNWALLED: Final = MappingProxyType(
 )
 _INSTEAD: Final = MappingProxyType(
     {
-        "network": "'on' or 'off'",
+        "network": "'on', 'raw' or 'off'",
         "cwd": "'rw', 'ro' or 'none'",
         "home": "'ro' or 'none'",
         "root": "'overlay' or 'readonly'",
@@ -144,7 +144,8 @@ class Profile:
     """What a sandbox may do. Sizes are in bytes; ``None`` is no limit.
 
     - ``driver``: who enforces it; ``none`` is no walls at all
-    - ``network``: the host's, ``on`` (through our proxy, to what ``allow`` names) or ``off``
+    - ``network``: the host's, ``on`` (through our proxy, to what ``allow`` names), ``raw`` (TCP and
+      UDP to every public address, through pasta) or ``off``
     - ``allow``: domains (``pypi.org``, ``*.example.com``, ``example.com:8443``; without a port
       they are 80 and 443); ``("*",)`` is all
     - ``cwd``, ``home``: how the caller's folder and home are seen
@@ -528,6 +529,12 @@ def _check_whole(profile: Profile) -> None:
         raise BadInput(
             f"{field} need walls, and driver='none' has none: say driver='process'", field=field
         )
+    if profile.allow and profile.network == "raw":
+        raise BadInput(
+            "allow names domains, and with network='raw' code connects to addresses by itself: "
+            "which domain it means cannot be seen. Leave allow out, or say network='on'",
+            field="allow",
+        )
     if profile.allow and profile.network != "on":
         raise BadInput(
             f"allow names domains, and the network is {profile.network!r}: say network='on' too",
@@ -689,6 +696,11 @@ def _of_network(profile: Profile) -> _Said:
             ["open connections within the sandbox, on a loopback of its own"],
             ["reach any network", out_of_reach],
         )
+    if profile.network == "raw":
+        return (
+            ["reach every public address by TCP and UDP, version 4, through pasta"],
+            ["reach private networks or this machine", out_of_reach],
+        )
     proxy = "by HTTP and HTTPS, through KernelBox's proxy"
     if profile.allow == EVERYWHERE:
         return [f"reach every domain, {proxy}"], [out_of_reach]
@@ -782,7 +794,7 @@ def _of_system_calls(profile: Profile) -> _Said:
 
 _CELLS: Mapping[str, Mapping[str, str]] = {
     "driver": {"none": "none", "process": "any walled; `process` unless told"},
-    "network": {"host": "the host's", "on": "on", "off": "off"},
+    "network": {"host": "the host's", "on": "on", "raw": "raw", "off": "off"},
     "cwd": {"host": "the host's", "rw": "read-write", "ro": "read-only", "none": "–"},
     "home": {
         "host": "the host's",
