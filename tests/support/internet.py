@@ -41,6 +41,31 @@ def obstacle() -> str:
     return f"no virtual interfaces: {tried.stderr.strip()}" if tried.returncode else ""
 
 
+def python_of(uid: int) -> tuple[str, dict[str, str]] | None:
+    """A Python of our version that this user can run, with our packages, and its environment: root's
+    own may be in a folder of root's."""
+    packages = [path for path in sys.path if path.endswith("-packages")]
+    path = os.pathsep.join([os.environ.get("PYTHONPATH", ""), *packages]).strip(os.pathsep)
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    for program, environ in (
+        (sys.executable, {}),
+        (f"/usr/bin/python{version}", {"PYTHONPATH": path}),
+    ):
+        with contextlib.suppress(OSError):
+            tried = subprocess.run(
+                [program, "-c", "import kernelbox.box, IPython, zmq"],
+                env={**os.environ, **environ},
+                cwd="/",
+                user=uid,
+                group=uid,
+                extra_groups=[],
+                capture_output=True,
+            )
+            if tried.returncode == 0:
+                return program, environ
+    return None
+
+
 class Internet:
     """Tests' end of it."""
 
@@ -80,14 +105,16 @@ class Internet:
 @contextlib.contextmanager
 def internet(uid: int = 0, **environ: str) -> Iterator[Internet]:
     """``uid``: whose sandboxes they are."""
+    program, own = python_of(uid) or (sys.executable, {})
     with tempfile.TemporaryDirectory(prefix="kernelbox-internet-") as folder:
         process = subprocess.Popen(
-            ["unshare", "-nm", sys.executable, __file__, "here", folder, str(uid)],
+            ["unshare", "-nm", program, __file__, "here", folder, str(uid)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             env={
                 **os.environ,
+                **own,
                 "KERNELBOX_HOME": f"{folder}/home",
                 "KERNELBOX_KEEPER_LINGER": "0.1",
                 **environ,
@@ -117,11 +144,14 @@ def _become(uid: int, folder: Path) -> None:
         subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/dev/net"], check=True)
         os.mknod("/dev/net/tun", 0o020666, device)
         os.chmod("/dev/net/tun", 0o666)
-    os.chown(folder, uid, uid)
+    home = folder / "user"
+    home.mkdir()
+    for place in (folder, home):
+        os.chown(place, uid, uid)
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
-    os.environ["HOME"] = str(folder)
+    os.environ["HOME"] = str(home)
 
 
 def _here(folder: Path, uid: int) -> None:

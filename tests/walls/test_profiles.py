@@ -186,7 +186,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"mounts": ({"source": "/srv"},)}, "mounts", "list of Mount"),
     ({"mounts": (Mount("/a", "/x"), Mount("/b", "/x"))}, "mounts", "two mounts"),
     # With walls, nothing is the host's; without, everything is.
-    ({"network": "host"}, "network", "say 'on' or 'off'"),
+    ({"network": "host"}, "network", "say 'on', 'raw' or 'off'"),
     ({"cwd": "host"}, "cwd", "say 'rw', 'ro' or 'none'"),
     ({"home": "host"}, "home", "say 'ro' or 'none'"),
     ({"root": "host"}, "root", "say 'overlay' or 'readonly'"),
