@@ -11,6 +11,7 @@ import pytest
 from kernelbox.errors import BadInput, Unsupported
 from kernelbox.walls import authority, profilefiles
 from kernelbox.walls.bindings import Secret, hide, placeholders, secrets_from, values_of
+from kernelbox.walls.drivers import cannot_enforce
 from kernelbox.walls.profiles import PROFILES, Profile, resolve
 
 TOKEN = Secret("API_TOKEN", "api.example.com")
@@ -117,6 +118,7 @@ def test_without_cryptography_it_is_refused_in_words(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(__import__("sys").modules, "cryptography.x509", None)
     with pytest.raises(Unsupported, match=r"install kernelbox\[secrets\]"):
         authority.certificate_for(["a.org"])
+    assert "kernelbox[secrets]" in cannot_enforce(Profile(secrets=(TOKEN,)))
 
 
 def test_a_list_of_authorities_that_is_none_is_refused_in_words(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import gc
 import http.client
 import os
 import shutil
@@ -122,6 +123,7 @@ Open = Callable[..., Gate]
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Open]:
     gates: list[Gate] = []
+    before = len(os.listdir("/proc/self/fd"))
 
     def opened(server: Origin, *allow: str, bundle: str = "") -> Gate:
         patterns = allow or (f"{BOUND}:{server.port}", f"{OTHER}:{server.port}")
@@ -131,6 +133,8 @@ def start(tmp_path: Path) -> Iterator[Open]:
     yield opened
     for made in gates:
         made.close()
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) <= before, "descriptors are left open"
 
 
 def header(server: Origin, name: str, number: int = -1) -> str:

@@ -8,12 +8,17 @@ certificate that only this sandbox trusts. What could sign another one is gone w
 from __future__ import annotations
 
 import datetime
+import importlib.util
 import os
 import ssl
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from kernelbox.errors import BadInput, Unsupported
+
+if TYPE_CHECKING:
+    from cryptography import x509
 
 _YEARS = 5
 _BUNDLES = (
@@ -36,8 +41,10 @@ class Certificate:
 def missing() -> str:
     """Why no certificate can be made here, in words; empty if it can."""
     try:
-        import cryptography.x509  # noqa: F401
+        found = importlib.util.find_spec("cryptography.x509")
     except ImportError:
+        found = None
+    if found is None:
         return (
             "secrets need the package 'cryptography' in the Python that runs the kernels: "
             "install kernelbox[secrets]"
@@ -104,7 +111,7 @@ def certificate_for(hosts: Iterable[str]) -> Certificate:
     )
 
 
-def _usage(*, signing: bool):  # type: ignore[no-untyped-def]
+def _usage(*, signing: bool) -> x509.KeyUsage:
     """Of the leaf, to sign its side of a handshake; of the authority, certificates."""
     from cryptography import x509
 
