@@ -349,6 +349,44 @@ def test_an_answer_that_ends_with_its_connection_is_whole(start: Open, server: O
     client.close()
 
 
+def test_a_websocket_is_carried_and_ends_when_the_server_ends(start: Open, tmp_path: Path) -> None:
+    heard: list[bytes] = []
+    made = certificate_for([BOUND])
+    (tmp_path / "own.pem").write_text(made.authority)
+    (tmp_path / "chain.pem").write_text(made.chain + made.key)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "chain.pem")
+
+    def talk(listener: socket.socket) -> None:
+        raw, _ = listener.accept()
+        raw.settimeout(10)
+        with context.wrap_socket(raw, server_side=True) as connection:
+            heard.append(connection.recv(65536))
+            connection.sendall(
+                b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n"
+                b"Upgrade: websocket\r\n\r\n"
+            )
+            heard.append(connection.recv(100))
+            connection.sendall(b"echo: " + heard[-1])
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(10)
+        thread = threading.Thread(target=talk, args=[listener])
+        thread.start()
+        port = listener.getsockname()[1]
+        server = Origin(port, str(tmp_path / "own.pem"))
+        with start(server).tls(port) as client:
+            client.sendall(
+                f"GET /socket HTTP/1.1\r\nHost: {BOUND}:{port}\r\nConnection: Upgrade\r\n"
+                f"Upgrade: websocket\r\nAuthorization: {STAND}\r\n\r\n".encode()
+            )
+            assert client.recv(65536).startswith(b"HTTP/1.1 101")
+            client.sendall(f"a message with {STAND}".encode())
+            assert read_all(client) == f"echo: a message with {STAND}".encode()
+        thread.join(10)
+    assert f"Authorization: {VALUE}".encode() in heard[0]
+
+
 def test_curl_just_works(start: Open, server: Origin) -> None:
     curl = shutil.which("curl")
     if curl is None:

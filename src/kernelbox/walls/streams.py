@@ -85,11 +85,13 @@ class Stream:
 
     async def send_end(self) -> None:
         """We have said all, and still listen. Back when all of it is with the kernel."""
+        if not self._writer.can_write_eof():
+            self._writer.close()  # TLS has no half of an end; what is to be sent is sent first
+            return
         self._writer.transport.set_write_buffer_limits(high=0)
         await self._writer.drain()
-        if self._writer.can_write_eof():  # TLS has no half of an end
-            with contextlib.suppress(OSError):
-                self._writer.write_eof()
+        with contextlib.suppress(OSError):
+            self._writer.write_eof()
 
     async def read_line(self, longest: int = LARGEST_HEAD) -> bytes:
         try:
