@@ -26,7 +26,7 @@ CLASSES = [
     "AsyncBox", "AttemptSnapshot", "BadInput", "Box", "BoxError", "Checkpoint",
     "CheckpointNotFound", "EpochMismatch", "ErrorInfo", "Event", "ExecutionNotFound",
     "ExecutionResult", "Image",    "KeeperUnavailable", "KernelLost", "KernelNotFound", "KernelRecord", "KeyReused", "Mount", "OutputItem",
-    "OutputMatch", "OutputPage", "Profile", "SaveReport", "Settings", "StartupFailed", "Unsupported",
+    "OutputMatch", "OutputPage", "Profile", "SaveReport", "Secret", "Settings", "StartupFailed", "Unsupported",
 ]  # fmt: skip
 TYPES = ["AsyncRepair", "KernelLike", "OnInput", "ProfileLike", "Repair"]
 PUBLIC = ["__version__", *FUNCTIONS, *CLASSES, *TYPES]

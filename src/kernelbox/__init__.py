@@ -81,6 +81,7 @@ if TYPE_CHECKING:
     )
     from kernelbox.retry import AsyncRepair as AsyncRepair, Repair as Repair
     from kernelbox.spool import OutputMatch as OutputMatch, OutputPage as OutputPage
+    from kernelbox.walls.bindings import Secret as Secret
     from kernelbox.walls.profiles import Mount as Mount, Profile as Profile
 
 # Where each public name lives. One table serves the lazy import, ``__all__`` and ``dir()``.
@@ -103,6 +104,7 @@ _HOMES = {
     ),
     "retry": "AsyncRepair Repair",
     "spool": "OutputMatch OutputPage",
+    "walls.bindings": "Secret",
     "walls.profiles": "Mount Profile",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}

@@ -111,6 +111,11 @@ _HOME = Kind(
     lambda text: text or None,
     lambda value: value in (None, "") or _is_text(value),
 )
+_FILE = Kind(
+    "the path of a file",
+    lambda text: text or None,
+    lambda value: value in (None, "") or _is_text(value),
+)
 _CODE = Kind(
     "Python code, as a string",
     lambda text: text or None,
@@ -218,6 +223,22 @@ VARIABLES: tuple[Variable, ...] = (
         "KERNELBOX_SPOOL_KEEP", "spool_keep", "200", _whole(1),
         "How many executions of a kernel can be read again",
     ),
+    Variable(
+        "KERNELBOX_AUDIT_LOG", "audit_log", "", _FILE,
+        "Where each event of a kernel's life, execution and denial is written down; empty: nowhere",
+    ),
+    Variable(
+        "KERNELBOX_AUDIT_MAX_BYTES", "audit_max_bytes", str(64 << 20), _whole(1 << 12),
+        "Bytes after which a new file of the audit log is begun",
+    ),
+    Variable(
+        "KERNELBOX_AUDIT_KEEP", "audit_keep", "10", _whole(1, most=1000),
+        "How many full files of the audit log are kept beside the one that is written",
+    ),
+    Variable(
+        "KERNELBOX_AUDIT_CODE", "audit_code", "digest", _choice("digest", "whole"),
+        "What the audit log has of the code that was run: its SHA-256 and length, or all of it too",
+    ),
 )  # fmt: skip
 
 
@@ -250,6 +271,10 @@ class Settings:
     spool_limit: int = 256 << 20
     spool_total: int = 1 << 30
     spool_keep: int = 200
+    audit_log: str | None = None
+    audit_max_bytes: int = 64 << 20
+    audit_keep: int = 10
+    audit_code: str = "digest"
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None, **given: Any) -> Settings:
@@ -295,6 +320,8 @@ class Settings:
             for name in PATHS:
                 path = home_path(name, getattr(self, name), self.home)
                 object.__setattr__(self, name, path)
+            if self.audit_log:
+                object.__setattr__(self, "audit_log", whole_path(self.audit_log))
         except TypeError:
             self.check()  # says which of them is no path
             raise

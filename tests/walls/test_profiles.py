@@ -186,7 +186,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"mounts": ({"source": "/srv"},)}, "mounts", "list of Mount"),
     ({"mounts": (Mount("/a", "/x"), Mount("/b", "/x"))}, "mounts", "two mounts"),
     # With walls, nothing is the host's; without, everything is.
-    ({"network": "host"}, "network", "say 'on' or 'off'"),
+    ({"network": "host"}, "network", "say 'on', 'raw' or 'off'"),
     ({"cwd": "host"}, "cwd", "say 'rw', 'ro' or 'none'"),
     ({"home": "host"}, "home", "say 'ro' or 'none'"),
     ({"root": "host"}, "root", "say 'overlay' or 'readonly'"),
@@ -1068,7 +1068,8 @@ def test_profiles_import_neither_parsers_nor_anything_above() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == [
-        "kernelbox", "kernelbox.errors", "kernelbox.walls", "kernelbox.walls.profiles",
+        "kernelbox", "kernelbox.errors", "kernelbox.walls", "kernelbox.walls.bindings",
+        "kernelbox.walls.profiles",
     ]  # fmt: skip
 
 

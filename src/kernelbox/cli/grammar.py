@@ -259,6 +259,20 @@ _ALL = (
         group="Looking inside",
     ),
     Command(
+        "audit",
+        "read the audit log: lives of kernels, executions, denials",
+        "auditing:audit",
+        "perhaps a kernel",
+        options.audit,
+        (
+            "kernelbox audit --human",
+            "kernelbox audit --name demo --event execution --lines 20",
+            "kernelbox audit --event denial | jq .events",
+        ),
+        more="KERNELBOX_AUDIT_LOG says where it is written; without it, nothing is.",
+        group="Looking inside",
+    ),
+    Command(
         "profile",
         "explain the walls that a kernel can have",
         "profiles:profile",

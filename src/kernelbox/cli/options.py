@@ -117,6 +117,13 @@ def logs(parser: Parser) -> None:
     add("--lines", metavar="N", type=int, default=200, help="of the keeper's log (default: 200)")
 
 
+def audit(parser: Parser) -> None:
+    add = parser.add_argument
+    add("--event", metavar="KIND", help="only these, like execution, kernel.ended or denial")
+    add("--lines", metavar="N", type=int, default=100, help="the latest (default: 100)")
+    add("--file", metavar="FILE", help="another log than that of KERNELBOX_AUDIT_LOG")
+
+
 def serve(parser: Parser) -> None:
     add = parser.add_argument
     add("--host", default="127.0.0.1", help="the address to listen on (default: 127.0.0.1)")

@@ -190,6 +190,7 @@ class Calls:
                 "profile": walls,
                 # Behind walls, only what somebody has named comes along for sure.
                 "given_environ": _differences(given) if walls else None,
+                "secrets": _secrets(walls, given) if walls else None,
                 "fresh": fresh,
             },
             patience=self.settings.start_timeout + _START_MARGIN,
@@ -563,6 +564,16 @@ def _check_environ(environ: Mapping[Any, Any]) -> dict[str, str]:
 def _differences(environ: Mapping[str, str]) -> dict[str, str]:
     """What a caller has added to the environment of this process, or changed."""
     return {name: value for name, value in environ.items() if os.environ.get(name) != value}
+
+
+def _secrets(walls: Frame, environ: Mapping[str, str]) -> dict[str, str] | None:
+    """The values of what a profile binds to domains. They are found here, by the caller's rights,
+    and go to the warden, which hands them on; nobody stores them."""
+    if not walls["secrets"]:
+        return None
+    from kernelbox.walls.bindings import secrets_from, values_of
+
+    return values_of(secrets_from(walls["secrets"]), environ)
 
 
 def _check_tags(tags: object) -> dict[str, Any] | list[str]:

@@ -21,6 +21,7 @@ from kernelbox.wire import READ_SIZE, Decoder, Frame, GarbledFrame, encode
 
 if TYPE_CHECKING:
     from kernelbox.inside.interpreter import Interpreter
+    from kernelbox.walls.pasta import Line
 
 _MAX_FDS = 4
 _NOBODY = 65534
@@ -44,7 +45,9 @@ def main(
             hierarchy = cgroups.Hierarchy(group["version"], group["parents"])
             cgroups.Group(hierarchy, order["kernel_id"]).join()
         outside, inside = socket.socketpair()
-        pid = entry.enter(plan, ids, lambda: _open_way_out(plan, inside))
+        line = _raw_line() if plan.network == "raw" else None
+        attach = line.attach if line else lambda: None
+        pid = entry.enter(plan, ids, lambda: _open_way_out(plan, inside), attach)
         if ids is not None:
             ids.close()
     except BaseException as error:
@@ -55,8 +58,10 @@ def main(
     if pid:
         control.close()
         first.close_far()
-        _stay_outside(plan, pid, outside, fds)
+        _stay_outside(plan, pid, outside, fds, line)
     outside.close()
+    if line is not None:
+        line.close()
     stub.close(*fds)
     linux.set_dumpable(False)  # before there is anybody who might look
     control.sendall(encode({"op": "walled"}))
@@ -92,37 +97,53 @@ def _open_way_out(plan: Plan, outside: socket.socket) -> None:
         socket.send_fds(outside, [b"1"], [listener.fileno()])
 
 
-def _stay_outside(plan: Plan, pid: int, inside: socket.socket, fds: list[int]) -> NoReturn:
+def _raw_line() -> Line:
+    from kernelbox.walls.pasta import Line
+
+    return Line()
+
+
+def _stay_outside(
+    plan: Plan, pid: int, inside: socket.socket, fds: list[int], line: Line | None
+) -> NoReturn:
+    if line is not None:
+        line.let_go()
     if plan.network == "on":
         _, listeners, _, _ = socket.recv_fds(inside, 1, 1)
         if listeners and os.fork() == 0:
             inside.close()
-            _watch_way_out(plan, socket.socket(fileno=listeners[0]), fds[0])
+            _watch_way_out(plan, socket.socket(fileno=listeners[0]), *fds)
         stub.close(*listeners)
     inside.close()
     stub.close(*fds)
     with contextlib.suppress(ChildProcessError):
         os.waitpid(pid, 0)
+    if line is not None:
+        line.hang_up()
     os._exit(0)
 
 
-def _watch_way_out(plan: Plan, listener: socket.socket, denials: int) -> NoReturn:
+def _watch_way_out(
+    plan: Plan, listener: socket.socket, denials: int, secrets: int | None = None
+) -> NoReturn:
     """What it reads comes from the sandbox, so it has no more rights than it needs: nobody's."""
     try:
         # All of it now: as nobody it may not be able to read where we are installed.
         import encodings.idna  # noqa: F401
         import stringprep  # noqa: F401
 
-        from kernelbox.walls import gate
+        from kernelbox.walls import gate, vault
         from kernelbox.walls.domains import Policy
 
         linux.set_name("kb-gate")
         linux.unblock_signals()
+        linux.set_dumpable(False)  # before it knows anything that is worth to look for
+        opened = None if secrets is None else vault.receive(secrets)
         if os.geteuid() == 0:
             os.setgroups([])
             os.setresgid(_NOBODY, _NOBODY, _NOBODY)
             os.setresuid(_NOBODY, _NOBODY, _NOBODY)
         linux.die_with_parent()
-        gate.run(listener, Policy(plan.allow).to_wire(), denials)
+        gate.run(listener, Policy(plan.allow).to_wire(), denials, opened)
     finally:
         os._exit(70)

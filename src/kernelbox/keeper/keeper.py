@@ -24,6 +24,7 @@ from kernelbox.keeper import adoption, decisions
 from kernelbox.keeper.endings import Endings, Reply
 from kernelbox.keeper.foreign import start_foreign
 from kernelbox.keeper.home import Home, remove_files, remove_workspace, vacate
+from kernelbox.keeper.obituaries import Obituaries
 from kernelbox.keeper.registry import Grave, Record, Registry
 from kernelbox.keeper.rootprocess import RootProcess
 from kernelbox.keeper.roots import (
@@ -76,6 +77,7 @@ class Keeper:
         self._closing = False
         self._address = os.stat(home.keeper_address).st_ino
         self._idle_limits: dict[str, float] = {}
+        self._obituaries = Obituaries()
         self._idle_timer: Timer | None = None
         self._settings = Settings()
         self._used_at = time.monotonic()
@@ -310,6 +312,7 @@ class Keeper:
         link.kernel_ids.add(kernel_id)
         self._by_kernel[kernel_id] = link
         self._idle_limits[kernel_id] = float(frame["settings"]["kernel_idle_timeout"])
+        self._obituaries.remember(kernel_id, frame["settings"])
         self._plan_idle_check()
         self._registry_changed()
         if self._closing:
@@ -541,12 +544,15 @@ class Keeper:
         for kernel_id in list(link.kernel_ids):
             if self.registry.kernels.get(kernel_id, {}).get("profile", "open") != "open":
                 _take_down(kernel_id)
+            known = self.registry.kernels.get(kernel_id)
+            self._obituaries.write(known, cause, latest=self._settings)
             self._kernel_ended(kernel_id, cause, None)
             remove_workspace(self.home, kernel_id)
 
     def _kernel_ended(self, kernel_id: str, cause: str, epoch: int | None) -> None:
         self._by_kernel.pop(kernel_id, None)
         self._idle_limits.pop(kernel_id, None)
+        self._obituaries.forget(kernel_id)
         if kernel_id in self.registry.kernels:
             remove_files(self.home, kernel_id)  # a warden that was killed could not
         if kernel_id in self._ending or cause == "destroyed":

@@ -251,6 +251,11 @@ def is_public(address: str) -> bool:
     return not any(parsed in network for network in _NOT_PUBLIC_6)
 
 
+def not_public_networks() -> tuple[ipaddress.IPv4Network, ...]:
+    """All of version 4 that is not the Internet."""
+    return _NOT_PUBLIC_4
+
+
 def _not_public(what: str) -> Refusal:
     return Refusal(
         "address-not-public",

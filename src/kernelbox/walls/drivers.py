@@ -11,4 +11,12 @@ def cannot_enforce(profile: Profile) -> str:
         return f"there is no driver {profile.driver!r} in this version; use 'process'"
     if profile.network == "host":
         return "a sandbox never has the host's network; use network='on' or 'off'"
+    if profile.secrets:
+        from kernelbox.walls import authority
+
+        return authority.missing()
+    if profile.network == "raw":
+        from kernelbox.walls import pasta
+
+        return pasta.missing()
     return ""

@@ -34,20 +34,27 @@ _UNSHARED, _MAPPED = b"u", b"m"
 _HOST = "sandbox"
 
 
-def enter(plan: Plan, ids: IdMap | None, furnished: Step = lambda: None) -> int:
+def _nothing() -> None:
+    pass
+
+
+def enter(
+    plan: Plan, ids: IdMap | None, furnished: Step = _nothing, ordinary: Step = _nothing
+) -> int:
     """Fork a process that goes on inside; 0 there, when all walls stand, and its pid here.
 
     ``ids`` is for the plan's uid on the host, if it has one; it can be made ahead.
-    ``furnished`` is called inside, before anything is locked.
+    ``furnished`` is called inside, before anything is locked, and ``ordinary`` after that, when it
+    has its last uid, and rights over its own network.
     :class:`~kernelbox.walls.kernelcalls.StepFailed` inside means that it must end. Only where there
     is one thread.
     """
     if ids is None:
-        return _enter_as_caller(plan, furnished)
-    return _enter_as_somebody_else(plan, ids, furnished)
+        return _enter_as_caller(plan, furnished, ordinary)
+    return _enter_as_somebody_else(plan, ids, furnished, ordinary)
 
 
-def _enter_as_caller(plan: Plan, furnished: Step) -> int:
+def _enter_as_caller(plan: Plan, furnished: Step, ordinary: Step) -> int:
     """Whoever is not root gets the rights to build a house from a user namespace of their own."""
     uid, gid = os.geteuid(), os.getegid()
     pid = calls.clone(_NAMESPACES | calls.CLONE_NEWUSER)
@@ -58,11 +65,12 @@ def _enter_as_caller(plan: Plan, furnished: Step) -> int:
     _furnish(plan, None)
     furnished()
     _become_ordinary()
+    ordinary()
     _lock_down(plan)
     return 0
 
 
-def _enter_as_somebody_else(plan: Plan, ids: IdMap, furnished: Step) -> int:
+def _enter_as_somebody_else(plan: Plan, ids: IdMap, furnished: Step, ordinary: Step) -> int:
     """Root's sandbox has a uid that nobody has. It builds as root, so that it can lend root's files
     to that uid, and leaves for a user namespace of its own when that is done: over what it has
     built it has no rights there."""
@@ -82,11 +90,15 @@ def _enter_as_somebody_else(plan: Plan, ids: IdMap, furnished: Step) -> int:
         _furnish(plan, ids)
         furnished()
         os.setgroups([])
-        calls.unshare(calls.CLONE_NEWUSER)
+        # A network that is attached to something belongs to the sandbox and not to root, so that
+        # who attaches it needs no rights of root's.
+        network = calls.CLONE_NEWNET if plan.network == "raw" else 0
+        calls.unshare(calls.CLONE_NEWUSER | network)
         word.write(_UNSHARED)
         if answer.read() != _MAPPED:
             raise calls.StepFailed(0, "becoming an ordinary user: nobody has mapped the ids")
     _become_ordinary()
+    ordinary()
     _lock_down(plan)
     return 0
 

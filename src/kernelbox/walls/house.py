@@ -11,7 +11,7 @@ import stat
 
 from kernelbox.walls import kernelcalls as calls, trees
 from kernelbox.walls.idmaps import IdMap
-from kernelbox.walls.plan import HOME, INSIDE_UID, WORKSPACE, Plan
+from kernelbox.walls.plan import HOME, INSIDE_UID, RAW_RESOLVER, TRUSTED, WORKSPACE, Plan
 
 _BASE = "/tmp"
 """Any folder that is there: it is covered in our own namespace only."""
@@ -145,9 +145,17 @@ def _make_etc(plan: Plan) -> None:
                 here.write(there.read())
         elif os.path.exists(source):
             _show(f"/etc/{name}", None)
-    for name, text in _FILES.items():
+    files = dict(_FILES)
+    if plan.network == "raw":
+        files["resolv.conf"] = f"nameserver {RAW_RESOLVER}\n"
+    for name, text in files.items():
         with open(f"{_NEW}/etc/{name}", "w") as file:
             file.write(text)
+    authority, bundle = plan.trust
+    if authority:
+        os.makedirs(os.path.dirname(_NEW + TRUSTED), exist_ok=True)
+        with open(_OLD + bundle, "rb") as there, open(_NEW + TRUSTED, "wb") as here:
+            here.write(there.read().rstrip() + b"\n" + authority.encode())
 
 
 def _mount_in(source: str, target: str, ids: IdMap | None, *, writable: bool) -> None:

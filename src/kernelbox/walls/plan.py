@@ -16,6 +16,10 @@ INSIDE_UID = 1000
 HOME = "/home/sandbox"
 WORKSPACE = "/workspace"
 GATE_PORT = 3128
+RAW_RESOLVER = "198.18.99.3"
+"""With raw sockets: where names are asked for, and answered by the host's name server."""
+TRUSTED = "/etc/kernelbox/certificates.pem"
+"""Where a sandbox with secrets finds whom to trust: the host's authorities, and its own."""
 
 _MOST_ENTRIES = 500
 _FIRST_HOST_UID = 1_900_000_000
@@ -42,13 +46,16 @@ class Plan:
     syscalls: str
     limits: Mapping[str, int]
     host_uid: int | None
+    trust: tuple[str, str] = ("", "")
+    """The sandbox's own authority for certificates, in PEM, and the host's file of those that it
+    trusts; empty where no TLS is ended."""
 
     def to_wire(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_wire(cls, values: Mapping[str, Any]) -> Plan:
-        lists = {name: tuple(values[name]) for name in ("shown", "masked", "allow")}
+        lists = {name: tuple(values[name]) for name in ("shown", "masked", "allow", "trust")}
         mounts = tuple((source, target, bool(rw)) for source, target, rw in values["mounts"])
         links = tuple((path, target) for path, target in values["links"])
         return cls(**{**values, **lists, "mounts": mounts, "links": links})

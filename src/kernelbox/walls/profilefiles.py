@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from kernelbox.errors import BadInput
 from kernelbox.walls import trees
+from kernelbox.walls.bindings import secrets_from
 from kernelbox.walls.profiles import (
     CHOICES,
     COUNTS,
@@ -44,11 +45,12 @@ _SECTIONS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
         "network": {"mode": "network", "allow": "allow"},
     }
 )
-_MOUNTS = "mounts"
+_MOUNTS, _SECRETS = "mounts", "secrets"
 _FLAT: Final = (
     "name",
     *(field for keys in _SECTIONS.values() for field in keys.values()),
     _MOUNTS,
+    _SECRETS,
 )
 _NO_LIMIT = "none"
 
@@ -90,8 +92,7 @@ def _parse(text: str, place: str) -> Mapping[str, Any]:
             raise BadInput(f"this is not TOML: {error}", field="profile") from None
     if not isinstance(values, dict):
         raise BadInput(
-            f"a profile is a table of sections ({', '.join(_SECTIONS)}, {_MOUNTS}), "
-            f"not {shown(values)}",
+            f"a profile is a table of sections ({', '.join(_ALL_SECTIONS)}), not {shown(values)}",
             field="profile",
         )
     return values
@@ -113,6 +114,8 @@ def from_mapping(values: Mapping[str, Any], *, folder: str | None = None) -> Pro
             fields[field] = _limit(field, fields[field])
     if _MOUNTS in fields:
         fields[_MOUNTS] = _mounts(fields[_MOUNTS], folder or os.getcwd())
+    if _SECRETS in fields:
+        fields[_SECRETS] = secrets_from(fields[_SECRETS], folder=folder or os.getcwd())
     if _is_flat(values) and "profile" not in fields:
         return Profile.from_wire(fields)
     return named(fields.pop("profile", BASE)).but(**fields)
@@ -123,14 +126,14 @@ def _is_flat(values: Mapping[str, Any]) -> bool:
         return False
     if isinstance(values.get("network"), Mapping):
         return False
-    return any(key in _FLAT for key in values if key != _MOUNTS)
+    return any(key in _FLAT for key in values if key not in (_MOUNTS, _SECRETS))
 
 
 def _out_of_sections(values: Mapping[str, Any]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for section, content in values.items():
-        if section == _MOUNTS:
-            fields[_MOUNTS] = content
+        if section in (_MOUNTS, _SECRETS):
+            fields[section] = content
             continue
         if section not in _SECTIONS:
             home = _section_of(section)
@@ -155,7 +158,7 @@ def _out_of_sections(values: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
-_ALL_SECTIONS = (*_SECTIONS, _MOUNTS)
+_ALL_SECTIONS = (*_SECTIONS, _MOUNTS, _SECRETS)
 
 
 def _section_of(key: object) -> str:

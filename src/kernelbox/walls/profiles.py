@@ -18,9 +18,10 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
 
 from kernelbox.errors import BadInput
+from kernelbox.walls.bindings import Secret, check_all, secrets_from
 
 Driver = Literal["none", "process", "gvisor"]
-Network = Literal["host", "on", "off"]
+Network = Literal["host", "on", "raw", "off"]
 Cwd = Literal["host", "rw", "ro", "none"]
 Home = Literal["host", "ro", "none"]
 Environment = Literal["caller", "filtered", "minimal"]
@@ -64,7 +65,7 @@ _UNWALLED: Final = MappingProxyType(
 )
 _INSTEAD: Final = MappingProxyType(
     {
-        "network": "'on' or 'off'",
+        "network": "'on', 'raw' or 'off'",
         "cwd": "'rw', 'ro' or 'none'",
         "home": "'ro' or 'none'",
         "root": "'overlay' or 'readonly'",
@@ -87,6 +88,10 @@ def _are_texts(value: object) -> bool:
 
 def _are_mounts(value: object) -> bool:
     return isinstance(value, tuple) and all(isinstance(each, Mount) for each in value)
+
+
+def _are_secrets(value: object) -> bool:
+    return isinstance(value, tuple) and all(isinstance(each, Secret) for each in value)
 
 
 def _as_float(number: Any) -> float:
@@ -139,7 +144,8 @@ class Profile:
     """What a sandbox may do. Sizes are in bytes; ``None`` is no limit.
 
     - ``driver``: who enforces it; ``none`` is no walls at all
-    - ``network``: the host's, ``on`` (through our proxy, to what ``allow`` names) or ``off``
+    - ``network``: the host's, ``on`` (through our proxy, to what ``allow`` names), ``raw`` (TCP and
+      UDP to every public address, through pasta) or ``off``
     - ``allow``: domains (``pypi.org``, ``*.example.com``, ``example.com:8443``; without a port
       they are 80 and 443); ``("*",)`` is all
     - ``cwd``, ``home``: how the caller's folder and home are seen
@@ -147,6 +153,7 @@ class Profile:
     - ``root``: the system's files; ``overlay`` can be written to, and is thrown away
     - ``scratch``: workspace and /tmp; ``disk`` is how much fits
     - ``memory`` kills, ``soft_memory`` raises MemoryError in the cell
+    - ``secrets``: what the proxy puts into requests to one domain, and code never sees
     """
 
     name: str = "custom"
@@ -167,11 +174,12 @@ class Profile:
     disk: int | None = GIB
     syscalls: Syscalls = "deny-list"
     mounts: tuple[Mount, ...] = ()
+    secrets: tuple[Secret, ...] = ()
 
     def __post_init__(self) -> None:
         # One form for each meaning, so that equal profiles compare equal; what cannot be brought
         # into form is left for check(), which has the words.
-        for field in ("allow", "mounts"):
+        for field in ("allow", "mounts", "secrets"):
             if isinstance(value := getattr(self, field), list):
                 object.__setattr__(self, field, tuple(value))
         if _are_texts(self.allow):
@@ -233,7 +241,12 @@ class Profile:
             )
         for mount in self.mounts:
             mount.check()
+        if not _are_secrets(self.secrets):
+            raise BadInput(
+                "secrets of a profile takes a list of Secret(name, domain, file)", field="secrets"
+            )
         _check_whole(self)
+        check_all(self.secrets, network=self.network, allow=self.allow)
         return self
 
     def to_wire(self) -> dict[str, Any]:
@@ -244,6 +257,7 @@ class Profile:
             {"source": mount.source, "target": mount.target, "mode": mount.mode}
             for mount in self.mounts
         ]
+        plain["secrets"] = [secret.to_wire() for secret in self.secrets]
         return plain
 
     @classmethod
@@ -264,6 +278,8 @@ class Profile:
         kept = dict(values)
         if "mounts" in kept:
             kept["mounts"] = mounts_from(kept["mounts"])
+        if "secrets" in kept:
+            kept["secrets"] = secrets_from(kept["secrets"])
         return cls(**kept).check()
 
     def but(self, **changes: Any) -> Profile:
@@ -315,6 +331,7 @@ class Profile:
         parts += [f"{field} {getattr(self, field)}" for field in _IN_ONE_WORD]
         parts += [f"{words} {say(self)}" for words, field, say in _LIMITS if _has(self, field)]
         parts += [f"mount {mount}" for mount in self.mounts]
+        parts += [f"secret {secret}" for secret in self.secrets]
         return f"{self.name}: {', '.join(parts)}"
 
 
@@ -427,7 +444,14 @@ def resolve(
     from kernelbox.walls import profilefiles  # who says a name does not wait for it
 
     if isinstance(value, Mapping):
-        return profilefiles.from_mapping(value)
+        made = profilefiles.from_mapping(value)
+        if made.secrets and not files:
+            raise BadInput(
+                "secrets cannot be bound from here: their values are those of the machine that "
+                "KernelBox runs on, and would be sent where the caller says",
+                field="secrets",
+            )
+        return made
     if files and (isinstance(value, os.PathLike) or _is_path(value)):
         return profilefiles.read(value)
     if isinstance(value, str):
@@ -504,6 +528,12 @@ def _check_whole(profile: Profile) -> None:
         field = "mounts" if profile.mounts else "syscalls"
         raise BadInput(
             f"{field} need walls, and driver='none' has none: say driver='process'", field=field
+        )
+    if profile.allow and profile.network == "raw":
+        raise BadInput(
+            "allow names domains, and with network='raw' code connects to addresses by itself: "
+            "which domain it means cannot be seen. Leave allow out, or say network='on'",
+            field="allow",
         )
     if profile.allow and profile.network != "on":
         raise BadInput(
@@ -647,7 +677,7 @@ def _permissions(profile: Profile) -> tuple[list[str], list[str]]:
     """What code may do, and what it may not."""
     may: list[str] = []
     may_not: list[str] = []
-    for say in (_of_network, _of_files, _of_environment, _of_limits, _of_system_calls):
+    for say in (_of_network, _of_secrets, _of_files, _of_environment, _of_limits, _of_system_calls):
         yes, no = say(profile)
         may += yes
         may_not += no
@@ -666,12 +696,25 @@ def _of_network(profile: Profile) -> _Said:
             ["open connections within the sandbox, on a loopback of its own"],
             ["reach any network", out_of_reach],
         )
+    if profile.network == "raw":
+        return (
+            ["reach every public address by TCP and UDP, version 4, through pasta"],
+            ["reach private networks or this machine", out_of_reach],
+        )
     proxy = "by HTTP and HTTPS, through KernelBox's proxy"
     if profile.allow == EVERYWHERE:
         return [f"reach every domain, {proxy}"], [out_of_reach]
     return (
         [f"reach {', '.join(profile.allow)}, {proxy}"],
         ["reach any other domain, or an address without a name", out_of_reach],
+    )
+
+
+def _of_secrets(profile: Profile) -> _Said:
+    names = list(dict.fromkeys(secret.name for secret in profile.secrets))
+    return (
+        [f"have the secret {s.name} sent to {s.domain} in headers" for s in profile.secrets],
+        [f"see the value of {name}, or send it elsewhere" for name in names],
     )
 
 
@@ -751,7 +794,7 @@ def _of_system_calls(profile: Profile) -> _Said:
 
 _CELLS: Mapping[str, Mapping[str, str]] = {
     "driver": {"none": "none", "process": "any walled; `process` unless told"},
-    "network": {"host": "the host's", "on": "on", "off": "off"},
+    "network": {"host": "the host's", "on": "on", "raw": "raw", "off": "off"},
     "cwd": {"host": "the host's", "rw": "read-write", "ro": "read-only", "none": "–"},
     "home": {
         "host": "the host's",

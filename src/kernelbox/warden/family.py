@@ -92,8 +92,12 @@ class Family(Warden):
         private = [str(settings["runtime_dir"]), sockets, *_home_of(settings, str(frame["cwd"]))]
         self.walls = Walls(profile, self.stub_pid, str(frame["kernel_id"]))
         plan, changed = self.walls.furnish(frame, private=private)
+        if log := settings.get("audit_log"):
+            from kernelbox.warden.auditing import check_out_of_reach
+
+            check_out_of_reach(str(log), plan.mounts)
         count_oom_kills_by(self.walls.oom_kills)
-        fds = self.walls.hear_denials(self.reactor, self._denied)
+        fds = self.walls.hear_denials(self.reactor, self._denied) + self.walls.secrets_for_gate()
         order = {"op": "wall", "plan": plan.to_wire(), "group": self.walls.group}
         self._stub.send({**order, "kernel_id": str(frame["kernel_id"])}, fds)
         for fd in fds:
@@ -113,10 +117,12 @@ class Family(Warden):
             linux.send_signal([pid], signal.SIGKILL)
         self.reactor.call_later(_LOOK_EVERY, self._look_at_memory)
 
-    def _denied(self, words: str) -> None:
+    def _denied(self, words: str, said: Frame) -> None:
         """Whoever runs something now may have tried it; the gate knows no kernels."""
         for household in self.households.values():
             household.kernel.note_denial(words)
+            if household.kernel.audit is not None:
+                household.kernel.audit.denied(said)
 
     def end(self) -> None:
         self._discard_reservation()

@@ -204,10 +204,21 @@ class Warden(ABC):
                 "Point KERNELBOX_RUNTIME_DIR or KERNELBOX_HOME at a folder you own."
             ) from None
         kernel = self._make_kernel(identity, shelf=shelf, epoch=epoch)
+        if settings.audit_log:
+            self._audit(kernel, settings)
         household = Household(kernel, listener, self._open_door(kernel, ports))
         self.households[kernel_id] = household
         self.reactor.watch(listener.fileno(), lambda: self._accept(household))
         return kernel
+
+    def _audit(self, kernel: Kernel, settings: Settings) -> None:
+        from kernelbox.warden import auditing
+
+        whole = settings.audit_code == "whole"
+        audit = auditing.Auditor(auditing.open_log(settings), kernel, whole_code=whole)
+        kernel.audit = audit
+        kernel.observers.append(audit)
+        audit.created()
 
     # -- ending -----------------------------------------------------------------------------
 
@@ -226,6 +237,8 @@ class Warden(ABC):
             with contextlib.suppress(OSError):
                 os.unlink(path)
         kernel.end(cause)
+        if kernel.audit is not None:
+            kernel.audit.ended(cause)
         household.door.close()
         kernel.shelf.clear()
         self._leave_workspace(identity)
@@ -259,6 +272,8 @@ class Warden(ABC):
     def kernel_changed(self, kernel: Kernel) -> None:
         """Its namespace is another: who is asked for its record must know, before its caller."""
         if kernel.identity.kernel_id in self.households:
+            if kernel.audit is not None:
+                kernel.audit.changed()
             self._tell_watchers({"event": "changed", "record": kernel.record()})
 
     def kernel_stirred(self, kernel: Kernel) -> None:

@@ -7,7 +7,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kernelbox.errors import BoxError, ExecutionNotFound
 from kernelbox.inside import linux, scope
@@ -29,6 +29,9 @@ from kernelbox.warden.parked import Parked
 from kernelbox.warden.shelf import Shelf
 from kernelbox.warden.timetravel import TimeTravel
 from kernelbox.wire import Frame
+
+if TYPE_CHECKING:
+    from kernelbox.warden.auditing import Auditor
 
 _BASH_REPEATS, _BASH_PAUSE = 3, 0.3
 _STARTUP_MARGIN = 2.0  # of a first start the keeper gives up before
@@ -75,6 +78,7 @@ class Kernel:
         self.epoch = epoch
         self.history = History()
         self.observers: list[Observer] = []
+        self.audit: Auditor | None = None
         self.last_used_at = time.time()
         self.attempt_count = 0
         self.ending = False

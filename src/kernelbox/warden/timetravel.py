@@ -123,6 +123,8 @@ class TimeTravel:
                 return
             self._making.discard(point)
             self._keep(point, most)
+            if kernel.audit is not None:
+                kernel.audit.checkpointed(point.id, point.label)
             reply({"checkpoint_id": point.id})
 
         order = ForkOrder(

@@ -8,7 +8,8 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from kernelbox.errors import Unsupported
 from kernelbox.places import package_parent
@@ -18,6 +19,9 @@ from kernelbox.walls.drivers import cannot_enforce
 from kernelbox.walls.plan import GATE_PORT, HOME, Plan, host_uid_for, plan_for
 from kernelbox.walls.profiles import Profile, environment_for
 from kernelbox.wire import READ_SIZE, Frame
+
+if TYPE_CHECKING:
+    from kernelbox.warden.strongbox import Strongbox
 
 _LONGEST_BACKLOG = 1 << 18
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -55,6 +59,7 @@ class Walls:
         self.notes: list[str] = []
         """For the record: what limits it, and what is not shown of the host."""
         self._stub_pid = stub_pid
+        self._strongbox: Strongbox | None = None
         self._group = self._limit(kernel_id)
 
     def furnish(self, frame: Frame, *, private: list[str]) -> tuple[Plan, Frame]:
@@ -80,17 +85,26 @@ class Walls:
             environ = {**environ, **gate.environment(f"http://127.0.0.1:{GATE_PORT}")}
             environ.pop("ALL_PROXY", None)
             environ.pop("all_proxy", None)
+        if self.profile.secrets:
+            from kernelbox.warden.strongbox import Strongbox
+
+            values, caller = frame.get("secrets") or {}, frame["environ"]
+            self._strongbox = Strongbox(self.profile.secrets, values, caller)
+            environ = self._strongbox.environment(environ)
+            plan = replace(plan, trust=self._strongbox.trust)
         self.notes += [*unseen, *notes]
         changed = {
             "cwd": plan.cwd,
             "environ": environ,
+            "given_environ": None,
+            "secrets": None,
             "profile_name": self.profile.name,
             "soft_memory": self.profile.soft_memory,
             "notes": [*(frame.get("notes") or ()), *self.notes],
         }
         return plan, {**frame, **changed}
 
-    def hear_denials(self, reactor: Reactor, denied: Callable[[str], None]) -> list[int]:
+    def hear_denials(self, reactor: Reactor, denied: Callable[[str, Frame], None]) -> list[int]:
         """The end of a pipe, for the gate to tell of what it refused; none if there is no gate."""
         if self.profile.network != "on":
             return []
@@ -112,10 +126,15 @@ class Walls:
                 with contextlib.suppress(ValueError, KeyError, TypeError):
                     said = json.loads(line)
                     where = f"{said['host']}:{said['port']}" if said["port"] else "a request"
-                    denied(f"the network of the sandbox refused {where}: {said['reason']}")
+                    denied(f"the network of the sandbox refused {where}: {said['reason']}", said)
 
         reactor.watch(self._denials, read)
         return [far]
+
+    def secrets_for_gate(self) -> list[int]:
+        """A descriptor by which the gate, and nobody else, gets to know them; none if there are
+        none."""
+        return [] if self._strongbox is None else [self._strongbox.hand_over()]
 
     def oom_kills(self) -> int:
         return self._group.oom_kills() if self._group is not None else 0
