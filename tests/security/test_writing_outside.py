@@ -8,7 +8,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from probes import ALL, PROFILES, WITHOUT_CWD, Probe, Sandboxes, bash, controlled, walled
+from probes import ALL, LOCKED, PROFILES, WITHOUT_CWD, Probe, Sandboxes, bash, controlled, walled
 
 READ_ONLY = ("restrictive",)
 OVERLAID = ("moderate", "permissive")
@@ -73,10 +73,12 @@ def test_all_that_it_wrote_is_gone_with_it(sandboxes: Sandboxes, profile: str, m
     box = sandboxes.box
     name = f"mark-{mark}-{profile}"
     site = next(path for path in sys.path if path.endswith("site-packages"))
+    kernel = box.get_or_create(f"writes-{profile}", profile=PROFILES[profile], cwd=sandboxes.folder)
+    mine = "os.environ['TMPDIR'], os.getcwd(), os.environ['HOME']"
+    own = eval(box.execute(kernel, f"import os; print(({mine}))").output)
     places = [
+        *own,
         "/tmp",
-        "/workspace",
-        "/home/sandbox",
         "/dev/shm",
         "/",
         "/etc",
@@ -86,14 +88,17 @@ def test_all_that_it_wrote_is_gone_with_it(sandboxes: Sandboxes, profile: str, m
         "/usr/local/bin",
         site,
     ]
-    kernel = box.get_or_create(f"writes-{profile}", profile=PROFILES[profile], cwd=sandboxes.folder)
     written = box.execute(
         kernel,
         f"import os\ndone = []\nfor place in {places!r}:\n"
         f"    try: open(os.path.join(place, {name!r}), 'w').close(); done.append(place)\n"
         "    except OSError: pass\nprint(*done)",
     ).output.split()
-    assert {"/tmp", "/workspace", "/home/sandbox", "/dev/shm"} <= set(written)
+    if LOCKED:
+        assert set(written) == set(own), "and nowhere else"
+        places = [place for place in places if place not in own]  # which are on the host
+    else:
+        assert {*own, "/tmp", "/dev/shm"} <= set(written)
     # What is root's is out of an ordinary caller's reach, in a copy too.
     for place in ("/", "/usr/lib") if os.geteuid() == 0 else ("/",):
         assert (place in written) == (profile in OVERLAID)
@@ -112,7 +117,7 @@ def test_all_that_it_wrote_is_gone_with_it(sandboxes: Sandboxes, profile: str, m
     )
     box.destroy(again)
     assert seen.output == "[]\n"
-    for place in places:
+    for place in (*places, *own):
         assert not os.path.lexists(os.path.join(place, name)), "afterwards"
 
 
