@@ -74,7 +74,8 @@ def test_all_that_it_wrote_is_gone_with_it(sandboxes: Sandboxes, profile: str, m
     name = f"mark-{mark}-{profile}"
     site = next(path for path in sys.path if path.endswith("site-packages"))
     kernel = box.get_or_create(f"writes-{profile}", profile=PROFILES[profile], cwd=sandboxes.folder)
-    mine = "os.environ['TMPDIR'], os.getcwd(), os.environ['HOME']"
+    here = "os.getcwd()" if LOCKED else "'/workspace'"
+    mine = f"os.environ['TMPDIR'], {here}, os.environ['HOME']"
     own = eval(box.execute(kernel, f"import os; print(({mine}))").output)
     places = [
         *own,

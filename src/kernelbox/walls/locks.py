@@ -189,6 +189,7 @@ def program() -> seccomp.Program:
 
 
 def _become(uid: int) -> None:
+    calls.drop_bounding_set()  # while there is the right to do so
     try:
         os.setgroups([])
         os.setresgid(uid, uid, uid)
@@ -298,7 +299,7 @@ def leaks(*, disk: bool) -> list[str]:
     """What code can learn or do behind these locks that it could not in a house of its own."""
     found = [
         "stat: whether a path of the host exists, and the size, owner and times of what is there",
-        "the list of processes: their numbers and owners (not their command lines or variables)",
+        "the list of processes: their numbers, owners, threads (not command lines or variables)",
         "the names of the host and of its kernel",
     ]
     if disk:
