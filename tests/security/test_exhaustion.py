@@ -251,7 +251,9 @@ def test_descriptors_that_are_never_given_back(run: Run) -> None:
 
 
 @pytest.mark.xfail(
-    not has_groups(), reason="hole: no share of the processor without groups", strict=True
+    not has_groups(),
+    reason="hole: no share of the processor without groups",
+    strict=False,  # where others are at work, it gets no more than its share all the same
 )
 def test_a_hog_of_processors_gets_its_share(
     run: Run, sandboxes: Sandboxes, eater: KernelRecord
