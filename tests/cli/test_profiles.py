@@ -63,6 +63,19 @@ def test_a_profile_says_which_way_it_is_held(cli: Any) -> None:
     assert cli("profile", "open").json["way"] is None
 
 
+def test_without_landlock_either_there_are_no_walls_and_a_reason(
+    own_shell: Any, tmp_path: Path
+) -> None:
+    command = [sys.executable, closed.__file__, "nothing", "0", *own_shell.program]
+    create = [*command, "create", "--name", "k", "--profile", "restrictive"]
+    done = subprocess.run(create, capture_output=True, env=own_shell.environ, cwd=tmp_path)
+    error = json.loads(done.stderr)
+    assert error["error"] == "Unsupported"
+    assert "no Landlock" in error["message"]
+    listed = subprocess.run([*command, "list"], capture_output=True, env=own_shell.environ)
+    assert json.loads(listed.stdout)["kernels"] == []
+
+
 @pytest.mark.parametrize("how", ["unshare", "mount"])
 def test_closed_namespaces_are_told_of(own_shell: Any, tmp_path: Path, how: str) -> None:
     def run(*words: str) -> Any:

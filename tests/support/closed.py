@@ -17,12 +17,16 @@ fspick mount_setattr"""
 
 def verdicts(how: str) -> dict[str, seccomp.Verdict]:
     """``unshare``: as Docker's default profile. ``mount``: as Ubuntu 24.04, where a namespace can
-    be made and nothing can be done in it. ``open``: nothing is closed."""
+    be made and nothing can be done in it. ``nothing``: as the first, and without Landlock. ``open``:
+    nothing is closed."""
     refused = seccomp.refuse(errno.EPERM)
     if how == "open":
         return {}
     closed: dict[str, seccomp.Verdict] = dict.fromkeys(_MOUNTS.split(), refused)
-    if how == "unshare":
+    if how == "nothing":
+        landlock = ("landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self")
+        closed |= dict.fromkeys(landlock, seccomp.refuse(errno.ENOSYS))
+    if how in ("unshare", "nothing"):
         plain = seccomp.Check(0, (0,), mask=_NAMESPACES)
         clone = seccomp.Rule((seccomp.Case((plain,), seccomp.ALLOW),), refused)
         closed |= {"clone": clone, "clone3": seccomp.refuse(errno.ENOSYS)}
