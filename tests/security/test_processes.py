@@ -22,9 +22,9 @@ from processes import below, living, wait_until
 
 PROBES = [
     Probe("a process of the host by its pid", "os.kill(@pid@, 0); breach()"),
-    Probe("a process of the host by its folder", "os.stat('/proc/@pid@'); breach()"),
+    Probe("a process of the host by its folder", "os.stat('/proc/@pid@'); breach()", leak="the list of processes"),
     bash("processes of the host by ps", "ps -e -o args= | grep -v grep | grep -q 'kernelbox-test-' && echo BREACH", control="ps -e -o args= | grep -q kernelbox && echo BREACH"),
-    Probe("more processes than its own", "pids = [int(p) for p in os.listdir('/proc') if p.isdigit()]\nbreach(pids) if len(pids) > 12 else denied(pids)"),
+    Probe("more processes than its own", "pids = [int(p) for p in os.listdir('/proc') if p.isdigit()]\nbreach(pids) if len(pids) > 12 else denied(pids)", leak="the list of processes"),
     Probe("signals to all pids there could be", """
 for pid in [*range(3, 4000), *range(@pid@ - 50, @pid@ + 50)]:
     if pid == os.getpid(): continue
@@ -105,7 +105,7 @@ def test_pid_1_cannot_be_ended_from_inside(sandboxes: Sandboxes, profile: str) -
 
 LEAVE = """
 import os, signal, subprocess, sys, time
-wait = 'import os, signal, time\\nfor n in range(1, 32):\\n    try: signal.signal(n, signal.SIG_IGN)\\n    except (OSError, ValueError): pass\\nos.setsid() if os.getpgrp() != os.getpid() else 0\\nopen(f"/tmp/up-{os.getpid()}", "w").close()\\ntime.sleep(600)'
+wait = 'import os, signal, time\\nfor n in range(1, 32):\\n    try: signal.signal(n, signal.SIG_IGN)\\n    except (OSError, ValueError): pass\\nos.setsid() if os.getpgrp() != os.getpid() else 0\\nopen(os.environ["TMPDIR"] + f"/up-{os.getpid()}", "w").close()\\ntime.sleep(600)'
 subprocess.Popen([sys.executable, '-c', wait])
 subprocess.Popen(['nohup', 'sleep', '600'], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 subprocess.Popen(['setsid', 'sh', '-c', 'sleep 600 & sleep 600'], start_new_session=True)
@@ -122,7 +122,7 @@ if os.fork() == 0:
     os._exit(0)
 os.wait()
 deadline = time.monotonic() + 10
-while not any(name.startswith('up-') for name in os.listdir('/tmp')) and time.monotonic() < deadline: time.sleep(0.01)
+while not any(name.startswith('up-') for name in os.listdir(os.environ['TMPDIR'])) and time.monotonic() < deadline: time.sleep(0.01)
 """
 
 

@@ -8,10 +8,14 @@ import uuid
 from pathlib import Path
 
 import pytest
-from probes import ALL, PROFILES, WITHOUT_CWD, Probe, Sandboxes, bash, controlled, walled
+from probes import ALL, LOCKED, PROFILES, WITHOUT_CWD, Probe, Sandboxes, bash, controlled, walled
 
 READ_ONLY = ("restrictive",)
 OVERLAID = ("moderate", "permissive")
+
+# An ordinary caller's sandbox may write beside what it is shown of a home, in a copy that is thrown
+# away; test_host_files.py sees that the host has none of it.
+KEPT_OUT_OF_HOMES = ALL if os.geteuid() == 0 else WITHOUT_CWD
 
 _TRY = """
 def tries(path):
@@ -36,8 +40,8 @@ PROBES = [
     Probe("beside the caller's folder", "open('@base@/probe', 'w'); breach(); os.unlink('@base@/probe')", profiles=WITHOUT_CWD),
     Probe("above the caller's folder", "open('@work@/../aside/probe', 'w'); breach(); os.unlink('@aside@/probe')"),
     Probe("through a link in the caller's folder", "open('@work@/link', 'a').close(); breach()"),
-    Probe("the caller's home", "open('@home@/probe', 'w'); breach(); os.unlink('@home@/probe')"),
-    bash("the caller's start-up files", "echo 'echo hello' >> @home@/.bashrc && echo BREACH", control="echo '#' >> @home@/.profile && echo BREACH && rm @home@/.profile"),
+    Probe("the caller's home", "open('@home@/probe', 'w'); breach(); os.unlink('@home@/probe')", profiles=KEPT_OUT_OF_HOMES),
+    bash("the caller's start-up files", "echo 'echo hello' >> @home@/.bashrc && echo BREACH", profiles=KEPT_OUT_OF_HOMES, control="echo '#' >> @home@/.profile && echo BREACH && rm @home@/.profile"),
     Probe("the caller's keys", "open('@home@/.ssh/authorized_keys', 'a').close(); breach(); os.unlink('@home@/.ssh/authorized_keys')"),
     Probe("our own folder in the caller's", "open('@work@/.kernelbox/probe', 'w'); breach(); os.unlink('@work@/.kernelbox/probe')"),
     Probe("taking the cover off our own folder", """
@@ -73,10 +77,13 @@ def test_all_that_it_wrote_is_gone_with_it(sandboxes: Sandboxes, profile: str, m
     box = sandboxes.box
     name = f"mark-{mark}-{profile}"
     site = next(path for path in sys.path if path.endswith("site-packages"))
+    kernel = box.get_or_create(f"writes-{profile}", profile=PROFILES[profile], cwd=sandboxes.folder)
+    here = "os.getcwd()" if LOCKED else "'/workspace'"
+    mine = f"os.environ['TMPDIR'], {here}, os.environ['HOME']"
+    own = eval(box.execute(kernel, f"import os; print(({mine}))").output)
     places = [
+        *own,
         "/tmp",
-        "/workspace",
-        "/home/sandbox",
         "/dev/shm",
         "/",
         "/etc",
@@ -86,14 +93,17 @@ def test_all_that_it_wrote_is_gone_with_it(sandboxes: Sandboxes, profile: str, m
         "/usr/local/bin",
         site,
     ]
-    kernel = box.get_or_create(f"writes-{profile}", profile=PROFILES[profile], cwd=sandboxes.folder)
     written = box.execute(
         kernel,
         f"import os\ndone = []\nfor place in {places!r}:\n"
         f"    try: open(os.path.join(place, {name!r}), 'w').close(); done.append(place)\n"
         "    except OSError: pass\nprint(*done)",
     ).output.split()
-    assert {"/tmp", "/workspace", "/home/sandbox", "/dev/shm"} <= set(written)
+    if LOCKED:
+        assert set(written) == set(own), "and nowhere else"
+        places = [place for place in places if place not in own]  # which are on the host
+    else:
+        assert {*own, "/tmp", "/dev/shm"} <= set(written)
     # What is root's is out of an ordinary caller's reach, in a copy too.
     for place in ("/", "/usr/lib") if os.geteuid() == 0 else ("/",):
         assert (place in written) == (profile in OVERLAID)
@@ -112,7 +122,7 @@ def test_all_that_it_wrote_is_gone_with_it(sandboxes: Sandboxes, profile: str, m
     )
     box.destroy(again)
     assert seen.output == "[]\n"
-    for place in places:
+    for place in (*places, *own):
         assert not os.path.lexists(os.path.join(place, name)), "afterwards"
 
 

@@ -26,6 +26,7 @@ def test_schemathesis_finds_no_difference(start: Start, tmp_path: Path) -> None:
             "kernel_idle_timeout": 0,
         },
     )
+    paths = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))
     played = subprocess.run(
         [
             sys.executable,
@@ -42,7 +43,7 @@ def test_schemathesis_finds_no_difference(start: Start, tmp_path: Path) -> None:
             "--generation-database=none",
         ],
         cwd=tmp_path,
-        env=os.environ | {"SCHEMATHESIS_HOOKS": "schema_hooks", "PYTHONPATH": str(HERE)},
+        env=os.environ | {"SCHEMATHESIS_HOOKS": "schema_hooks", "PYTHONPATH": paths},
         capture_output=True,
         text=True,
     )

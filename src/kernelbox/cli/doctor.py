@@ -200,7 +200,7 @@ def user_namespaces() -> Check:
     if _in_a_fork(enter):
         return Check("user namespaces", "ok", "can be made")
     advice = (
-        "nothing of today needs them; sandboxes will. sysctl kernel.unprivileged_userns_clone=1, "
+        "walls other than restrictive need them. sysctl kernel.unprivileged_userns_clone=1, "
         "kernel.apparmor_restrict_unprivileged_userns=0, or a looser profile of the container"
     )
     return Check("user namespaces", "warn", "cannot be made", advice)
@@ -222,14 +222,23 @@ def cgroups() -> Check:
 
 def walls() -> Check:
     """Whether a kernel can have any (``create --profile``), by building them around nothing."""
-    from kernelbox.walls import entry, kernelcalls
+    from kernelbox.walls import kernelcalls, locks, ways
 
     if not kernelcalls.supported():
         found = f"not for {platform.machine()}: x86_64 and aarch64 have them"
         return Check("walls", "warn", found, "profiles other than open are refused")
-    if words := entry.obstacle():
+    way = ways.look()
+    if way.kind == "locks":
+        if words := locks.attempt():
+            advice = f"profiles other than open are refused; allow user namespaces ({way.why})"
+            return Check("walls", "warn", f"cannot be built: {words}", advice)
+        found = f"restrictive alone, by Landlock and seccomp ({way.why}); open remain "
+        leaks = "; ".join(locks.leaks(disk=True))
+        advice = "for all profiles, and walls without these leaks, allow user namespaces"
+        return Check("walls", "warn", found + leaks, advice)
+    if way.why:
         advice = "profiles other than open are refused; allow user namespaces, or run as root"
-        return Check("walls", "warn", f"cannot be built: {words}", advice)
+        return Check("walls", "warn", f"cannot be built: {way.why}", advice)
     return Check("walls", "ok", "can be built: permissive, moderate, restrictive and your own")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from kernelbox.cli import exits
 from kernelbox.cli.printing import say, say_text
 from kernelbox.errors import BadInput
+from kernelbox.walls import locks, ways
 from kernelbox.walls.drivers import cannot_enforce
 from kernelbox.walls.profiles import PROFILES, Profile, resolve
 
@@ -27,14 +28,39 @@ def profile(options: Namespace) -> int:
 
 
 def _facts(profile: Profile) -> dict[str, Any]:
-    return {**profile.to_wire(), "explained": profile.explain(), "missing": _missing(profile)}
+    missing = _missing(profile)
+    facts = {**profile.to_wire(), "explained": profile.explain(), "missing": missing}
+    return {**facts, "way": _way(profile), "leaks": [] if missing else _leaks(profile)}
 
 
 def _for_people(profile: Profile) -> str:
     missing = _missing(profile)
-    return profile.explain() + (f"\nNot to be had here: {missing}." if missing else "")
+    if missing:
+        return f"{profile.explain()}\nNot to be had here: {missing}."
+    leaks = _leaks(profile)
+    if not leaks:
+        return profile.explain()
+    head = (
+        "Held here by Landlock and seccomp alone, as user namespaces are closed. That leaves open"
+    )
+    return "\n".join([profile.explain(), "", head, *(f"- {leak}" for leak in leaks)])
 
 
 def _missing(profile: Profile) -> str | None:
     """Why it would be refused here; None if it would not."""
-    return (cannot_enforce(profile) or None) if profile.walled else None
+    if not profile.walled:
+        return None
+    way = ways.look()
+    words = cannot_enforce(profile) or ways.cannot_offer(profile, way)
+    if not words and way.kind == "locks":
+        words = locks.attempt()
+    return words or None
+
+
+def _way(profile: Profile) -> str | None:
+    return ways.look().kind if profile.walled and profile.driver == "process" else None
+
+
+def _leaks(profile: Profile) -> list[str]:
+    """What the walls that can be had here do not hold."""
+    return locks.leaks(disk=profile.disk is not None) if _way(profile) == "locks" else []

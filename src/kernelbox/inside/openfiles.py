@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import stat
 import sys
@@ -62,10 +63,11 @@ class OpenFiles:
 
 
 def _look_at(fd: int, path: str) -> _File:
-    with open(f"/proc/self/fdinfo/{fd}") as file:
-        info = dict(line.split(":\t", 1) for line in file.read().splitlines() if ":\t" in line)
-    flags = int(info["flags"], 8) & ~(os.O_CREAT | os.O_EXCL | os.O_TRUNC | os.O_TMPFILE)
-    return _File(fd, path, flags, int(info["pos"]))
+    # Of ourselves, and not of a file in /proc, which may be locked.
+    flags = fcntl.fcntl(fd, fcntl.F_GETFL) & ~(os.O_CREAT | os.O_EXCL | os.O_TRUNC | os.O_TMPFILE)
+    if not os.get_inheritable(fd):
+        flags |= os.O_CLOEXEC
+    return _File(fd, path, flags, os.lseek(fd, 0, os.SEEK_CUR))
 
 
 def _is_database(path: str) -> bool:

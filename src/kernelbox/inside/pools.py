@@ -38,6 +38,12 @@ _BY_THREAD = (
     ("cuda", "CUDA"),
 )
 """What the names of a library's threads begin with, and what people call it."""
+_BY_MODULE = (
+    ("polars", "polars"),
+    ("tokenizers", "a Rust thread pool (rayon)"),
+    ("grpc", "gRPC"),
+)
+"""The same, where the names of threads cannot be read."""
 _BY_LIBRARY = (
     (re.compile(r"/libcuda\.so"), "CUDA"),
     (re.compile(r"/libjvm\.so"), "a Java virtual machine"),
@@ -146,9 +152,23 @@ def _loads() -> int:
 @functools.lru_cache(maxsize=1)
 def _libraries(loads: int) -> list[str]:
     """The shared libraries of this process; looked up again when another has been loaded."""
-    with open("/proc/self/maps") as file:
-        paths = {line.split(maxsplit=5)[5].rstrip("\n") for line in file if ".so" in line}
+    try:
+        with open("/proc/self/maps") as file:
+            paths = {line.split(maxsplit=5)[5].rstrip("\n") for line in file if ".so" in line}
+    except PermissionError:  # locked: the loader knows them by the names that they were asked for
+        paths = _loaded()
     return sorted(paths)
+
+
+def _loaded() -> set[str]:
+    paths: set[str] = set()
+
+    def visit(info: Any, size: int, data: Any) -> int:
+        paths.add(os.fsdecode(info.contents.name or b""))
+        return 0
+
+    _dl_iterate_phdr(_Visit(visit), None)
+    return paths
 
 
 def _let_newborn_threads_begin() -> None:
@@ -195,9 +215,14 @@ def _native_pools() -> list[str]:
         return []
     found: list[str] = []
     for task in tasks:
-        with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/comm") as file:
-            name = file.read().strip()
-            found += [library for start, library in _BY_THREAD if name.startswith(start)]
+        try:
+            with open(f"/proc/self/task/{task}/comm") as file:
+                name = file.read().strip()
+        except PermissionError:  # locked: whoever could have threads is taken to have some
+            return [library for module, library in _BY_MODULE if module in sys.modules]
+        except OSError:
+            continue
+        found += [library for start, library in _BY_THREAD if name.startswith(start)]
     return sorted(set(found))
 
 

@@ -157,6 +157,7 @@ def _walled_stub() -> Callable[..., NoReturn]:
     has none, should not wait for it."""
     from kernelbox.inside import walled
 
+    walled.look()
     return walled.main
 
 

@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from kernelbox.inside import linux
 from kernelbox.inside.channel import Channel
@@ -32,12 +32,25 @@ FIRST = 0
 _LAST_CHILD_PATIENCE = 5.0
 
 
+class Locked(Protocol):
+    """What is locked around the members of a family, where their stub stays outside."""
+
+    def enter(self) -> None:
+        """In a fork: for good, before anybody's code is run."""
+
+    def leave(self) -> None:
+        """In the stub: when all members have ended."""
+
+
 class Stub:
     """Waits for the warden's word and for the end of children; nothing else."""
 
-    def __init__(self, control: socket.socket, interpreter: Interpreter | None) -> None:
+    def __init__(
+        self, control: socket.socket, interpreter: Interpreter | None, locked: Locked | None = None
+    ) -> None:
         self._control = control
         self._interpreter = interpreter
+        self._locked = locked
         self._decoder = Decoder()
         self._fds: list[int] = []
         self._signals = linux.child_signal_fd()
@@ -94,6 +107,9 @@ class Stub:
                 _leave_stub()
                 if scope := frame.get("scope"):
                     enter(scope)
+                if self._locked is not None:
+                    _make_killable_first()
+                    self._locked.enter()
                 become()  # type: ignore[operator]
             except BaseException as error:
                 _tell(error)
@@ -121,6 +137,8 @@ class Stub:
             select.select([self._signals], [], [], 0.05)
             linux.drain_signal_fd(self._signals)
             linux.reap()
+        if self._locked is not None:
+            self._locked.leave()
         os._exit(0)
 
 
@@ -177,7 +195,11 @@ def _tell(error: BaseException) -> None:
 
 
 def _start_first(
-    control: socket.socket, interpreter: Interpreter, channel: Channel, not_ours: NotOurs
+    control: socket.socket,
+    interpreter: Interpreter,
+    channel: Channel,
+    not_ours: NotOurs,
+    locked: Locked | None,
 ) -> Frame:
     """The one interpreter that every family needs: forked before anything else is done, and before
     anybody has ordered it. What there is to say of it."""
@@ -194,6 +216,9 @@ def _start_first(
         channel.close_near()
         _leave_stub()
         threading.main_thread()._set_native_id()  # type: ignore[attr-defined]
+        if locked is not None:
+            _make_killable_first()
+            locked.enter()
         _serve(interpreter, channel.far, channel.token)
     except BaseException as error:
         _tell(error)
@@ -229,10 +254,11 @@ def serve(
     first: Channel | None,
     *,
     not_ours: NotOurs = (),
+    locked: Locked | None = None,
 ) -> NoReturn:
     """What :func:`main` does when it cannot be looked into any more."""
     if interpreter is not None and first is not None:
-        word = _start_first(control, interpreter, first, not_ours)
+        word = _start_first(control, interpreter, first, not_ours, locked)
         with contextlib.suppress(OSError):
             control.sendall(encode(word))
         first.close_near()
@@ -240,4 +266,4 @@ def serve(
     close(*not_ours)
     linux.set_name("kb-stub")
     linux.adopt_orphans()
-    Stub(control, interpreter).run()
+    Stub(control, interpreter, locked).run()

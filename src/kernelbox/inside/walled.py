@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from kernelbox.inside import linux, stub
 from kernelbox.inside.channel import Channel
-from kernelbox.walls import cgroups, entry
+from kernelbox.walls import cgroups, entry, ways
 from kernelbox.walls.idmaps import IdMap
 from kernelbox.walls.plan import GATE_PORT, Plan, host_uid_for
 from kernelbox.wire import READ_SIZE, Decoder, Frame, GarbledFrame, encode
@@ -35,15 +35,19 @@ def main(
     stub.close(*not_ours)
     first.close_near()
     linux.set_name("kb-wall")
+    if ways.known().kind == "locks":
+        from kernelbox.inside import locked
+
+        order, fds = first_order(control)
+        stub.close(*fds)
+        locked.main(control, interpreter, first, order)
     try:
         # Ahead of the order, which takes the warden some milliseconds.
         uid = host_uid_for(os.getpid())
         ids = None if uid is None else IdMap(uid)
-        order, fds = _first_order(control)
+        order, fds = first_order(control)
         plan = Plan.from_wire(order["plan"])
-        if group := order.get("group"):
-            hierarchy = cgroups.Hierarchy(group["version"], group["parents"])
-            cgroups.Group(hierarchy, order["kernel_id"]).join()
+        join_group(order)
         outside, inside = socket.socketpair()
         line = _raw_line() if plan.network == "raw" else None
         attach = line.attach if line else lambda: None
@@ -51,9 +55,7 @@ def main(
         if ids is not None:
             ids.close()
     except BaseException as error:
-        with contextlib.suppress(OSError):
-            control.sendall(encode({"op": "refused", "error": str(error) or repr(error)}))
-        os._exit(70)
+        refuse(control, str(error) or repr(error))
     inside.close()
     if pid:
         control.close()
@@ -68,7 +70,29 @@ def main(
     stub.serve(control, interpreter, first)
 
 
-def _first_order(control: socket.socket) -> tuple[Frame, list[int]]:
+def look() -> None:
+    """In the root: which way our forks are to go."""
+    if ways.look().kind == "locks":
+        from kernelbox.inside import locked
+
+        locked.prepare()
+
+
+def refuse(control: socket.socket, words: str) -> NoReturn:
+    """The walls do not stand, so nobody's code is run."""
+    with contextlib.suppress(OSError):
+        control.sendall(encode({"op": "refused", "error": words}))
+    os._exit(70)
+
+
+def join_group(order: Frame) -> None:
+    """The control group that the warden has made for us, if it has."""
+    if group := order.get("group"):
+        hierarchy = cgroups.Hierarchy(group["version"], group["parents"])
+        cgroups.Group(hierarchy, order["kernel_id"]).join()
+
+
+def first_order(control: socket.socket) -> tuple[Frame, list[int]]:
     """What the warden wants built, and where denials are to be told, if there can be any."""
     decoder = Decoder()
     taken: list[int] = []

@@ -11,6 +11,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from kernelbox.result import Checkpoint, KernelRecord, SaveReport
 from kernelbox.server.answers import to_json
+from kernelbox.server.walls_body import Walls
 from kernelbox.spool import OutputMatch
 
 # Letters of scripts whose blocks have no holes, so that every one of them is printable.
@@ -85,8 +86,10 @@ class CreateKernel(_Body):
     template: str | None = Field(
         default=None, min_length=1, description="A live kernel to copy, by id or name"
     )
-    profile: Literal["open", "permissive", "moderate", "restrictive"] | None = Field(
-        default=None, description="The walls around it; default: KERNELBOX_PROFILE"
+    profile: Walls | None = Field(
+        default=None,
+        description="The walls around it, by name or as an object; default: KERNELBOX_PROFILE",
+        examples=["restrictive", {"profile": "restrictive", "memory": 512 * 1024**2}],
     )
 
 

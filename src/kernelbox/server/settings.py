@@ -44,6 +44,25 @@ _HOSTS = Kind(
 )
 
 
+def _read_mounts(text: str) -> tuple[tuple[str, str], ...]:
+    """``/srv/data, /srv/out:rw``: each folder with its mode."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    return tuple(
+        (part.removesuffix(":rw"), "rw" if part.endswith(":rw") else "ro") for part in parts
+    )
+
+
+_MOUNTS = Kind(
+    "a list of folders like /srv/data, /srv/out:rw",
+    _read_mounts,
+    lambda value: (
+        isinstance(value, tuple)
+        and all(os.path.normpath(path) == path and path.startswith("/") for path, _ in value)
+        and all(mode in ("ro", "rw") for _, mode in value)
+    ),
+)
+
+
 def _count(least: int) -> Kind:
     return Kind(
         f"a whole number from {least} on",
@@ -108,6 +127,10 @@ VARIABLES: tuple[Variable, ...] = (
         "Kernels that there may be, of each tenant if there are tenants",
     ),
     Variable(
+        "KERNELBOX_HTTP_MOUNTS", "mounts", "", _MOUNTS,
+        "Folders of this machine that a request may mount into a sandbox; :rw to be written, too",
+    ),
+    Variable(
         "KERNELBOX_HTTP_KEEP_ALIVE", "keep_alive", "15", _seconds(zero=False),
         "Seconds of silence after which an event stream sends a comment",
     ),
@@ -142,6 +165,7 @@ class ServerSettings:
     max_concurrency: int = 1000
     max_concurrency_per_token: int = 256
     max_kernels: int = 200
+    mounts: tuple[tuple[str, str], ...] = ()
     keep_alive: float = 15.0
     drain: float = 10.0
     on_exit: str = "keep"

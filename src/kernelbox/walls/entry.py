@@ -151,26 +151,32 @@ def _end_with_parent() -> None:
 
 
 def obstacle() -> str:
-    """Why no walls can be built here; empty if they can. By trying, in a process that is thrown
-    away: some systems let a namespace be made and then refuse every mount in it."""
+    """Why no walls can be built here; empty if they can."""
+    return attempt()[1]
+
+
+def attempt() -> tuple[int, str]:
+    """The error, by its number and in words, that ends the building of walls here; empty if they
+    can be built. By trying, in a process that is thrown away: some systems let a namespace be made
+    and then refuse every mount in it."""
     with _Pipe() as told:
         child = os.fork()
         if child == 0:
-            words = ""
+            number, words = 0, ""
             try:
                 told.close_reader()
                 _try_out()
             except BaseException as error:  # noqa: BLE001 - whatever it is, it is the answer
-                words = str(error) or repr(error)
+                number, words = getattr(error, "errno", None) or 0, _said(error)
             finally:
                 with contextlib.suppress(OSError):
-                    told.write(words.encode()[:4000])
+                    told.write(f"{number} {words}".encode()[:4000])
                 os._exit(0)
         told.close_writer()
-        words = told.read().decode("utf-8", "replace")
+        said, _, words = told.read().decode("utf-8", "replace").partition(" ")
     with contextlib.suppress(ChildProcessError):
         os.waitpid(child, 0)
-    return words
+    return int(said or 0), words if said else "the process that tried it ended without a word"
 
 
 def _try_out() -> None:
@@ -183,13 +189,18 @@ def _try_out() -> None:
         except OSError as error:
             if os.getpid() != 1:
                 raise
-            told.write(str(error).encode())
+            told.write(f"{error.errno or 0} {_said(error)}".encode())
             inside = True
         if inside:
             os._exit(0)
         told.close_writer()
         if words := told.read().decode("utf-8", "replace"):
-            raise OSError(words)
+            number, _, words = words.partition(" ")
+            raise calls.StepFailed(int(number), words)
+
+
+def _said(error: BaseException) -> str:
+    return getattr(error, "strerror", None) or str(error) or repr(error)
 
 
 class _Pipe:

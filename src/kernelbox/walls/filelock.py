@@ -75,16 +75,18 @@ def enter(
     readable: Sequence[str],
     writable: Sequence[str],
     *,
+    listed: Sequence[str] = (),
     scope: bool,
     tcp: bool | None = None,
 ) -> None:
     """From now on, and for all we start, only these files and what is below these folders.
 
     ``readable`` can be read and executed; in ``writable`` files can also be written, made, removed
-    and moved. With ``scope`` no signal, and no connection to an abstract socket, leads out; with
-    ``tcp=False`` no TCP port can be bound or connected to. Both only where the machine can: ask
-    :func:`can_scope` and :func:`can_deny_tcp` when it matters. Only in a process of one thread, as
-    a fork is: others stay outside.
+    and moved; of folders that are ``listed`` names can be read, and no more. With ``scope`` no
+    signal, and no connection to an abstract socket, leads out; with ``tcp=False`` no TCP port can
+    be bound or connected to. Both only where the machine can: ask :func:`can_scope` and
+    :func:`can_deny_tcp` when it matters. Only in a process of one thread, as a fork is: others stay
+    outside.
     """
     version = _version()
     files = _handled(version)
@@ -95,6 +97,8 @@ def enter(
             _allow(ruleset, path, _READ & files)
         for path in writable:
             _allow(ruleset, path, _WRITE & files)
+        for path in listed:
+            _allow(ruleset, path, _READ_DIR)
         if _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
             raise _failure("prctl(PR_SET_NO_NEW_PRIVS)")
         if _libc.syscall(_RESTRICT_SELF, ruleset, 0) != 0:

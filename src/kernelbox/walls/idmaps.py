@@ -62,14 +62,18 @@ def _user_namespace(uid: int) -> int:
         try:
             os.close(ready)
             kernelcalls.unshare(kernelcalls.CLONE_NEWUSER)
-            os.write(go, b"1")
+            os.write(go, b"0")
             signal.pause()
+        except OSError as error:
+            os.write(go, str(error.errno or 0).encode())
         finally:
             os._exit(1)
     os.close(go)
     try:
-        if os.read(ready, 1) != b"1":
-            raise kernelcalls.StepFailed(0, "making a user namespace for mounts: its process ended")
+        if (said := os.read(ready, 10)) != b"0":
+            number = int(said or 0)
+            cause = os.strerror(number) if number else "its process ended"
+            raise kernelcalls.StepFailed(number, f"making a user namespace for mounts: {cause}")
         for name in ("uid_map", "gid_map"):
             with open(f"/proc/{child}/{name}", "w") as file:
                 file.write(f"0 {uid} 1")

@@ -122,12 +122,18 @@ def raise_loopback() -> None:
 def drop_capabilities() -> None:
     """All of them, now and for whatever is started."""
     _libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
-    for number in range(_MOST_CAPABILITIES):
-        if _libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0) != 0:
-            break  # past the last that there is
+    drop_bounding_set()
     header = struct.pack("Ii", _CAPABILITY_VERSION_3, 0)
     if _libc.capset(header, struct.pack("6I", *[0] * 6)) != 0:
         raise _failed("dropping capabilities")
+
+
+def drop_bounding_set() -> None:
+    """What no program could ever get again. Only who has the right to do so can, and whoever has
+    not gains no privileges anyway."""
+    for number in range(_MOST_CAPABILITIES):
+        if _libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0) != 0:
+            break  # past the last that there is
 
 
 def gain_no_privileges() -> None:

@@ -383,6 +383,23 @@ _ALONE: dict[str, Verdict] = {
     "ioprio_set": Rule((Case((Check(0, (1,)), Check(1, (0,))), ALLOW),), _EPERM),
 }
 
+# The same of signals, where Landlock (before version 6) does not keep them inside: only to one's
+# own group of processes (0), as a number tells nobody whose process it is.
+_FAMILY_ONLY = Rule((Case((Check(0, (0,)),), ALLOW),), _EPERM)
+_F_SETOWN, _F_SETSIG, _F_SETOWN_EX = 8, 10, 15
+_FIOSETOWN, _SIOCSPGRP = 0x8901, 0x8902
+_UNSIGNALLED: dict[str, Verdict] = {
+    "kill": _FAMILY_ONLY,
+    **dict.fromkeys(("tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo"), _EPERM),
+    "pidfd_send_signal": _EPERM,
+    # A descriptor can be told whom to signal when it is ready, and how.
+    "fcntl": Rule((Case((Check(1, (_F_SETOWN, _F_SETSIG, _F_SETOWN_EX)),), _EPERM),), ALLOW),
+    "ioctl": Rule(
+        (Case((Check(1, (_TIOCSTI, _TIOCLINUX, _TIOCSETD, _FIOSETOWN, _SIOCSPGRP)),), _EPERM),),
+        ALLOW,
+    ),
+}
+
 # Whoever calls these asks whether they are there, and has another way.
 _PROBED = """
 openat2 cachestat map_shadow_stack set_mempolicy_home_node statmount listmount
@@ -408,12 +425,15 @@ def deny_list(*, machine: str = "") -> Program:
 
 
 @functools.cache
-def allow_list(*, sockets: bool, namespaces: bool = True, machine: str = "") -> Program:
+def allow_list(
+    *, sockets: bool, namespaces: bool = True, signals: bool = True, machine: str = ""
+) -> Program:
     """Only what Python, numpy and its kin, bash and coreutils need.
 
     Without ``sockets`` no socket can be made, but for connected pairs, and none be given an
     address. Without ``namespaces``, where Landlock and this filter are all the walls there are,
-    also nothing that would reach the user's other files and processes past Landlock.
+    also nothing that would reach the user's other files and processes past Landlock. Without
+    ``signals`` none can be sent but to one's own process group.
     """
     verdicts: dict[str, Verdict] = {
         **dict.fromkeys(_PROBED.split(), _ENOSYS),
@@ -430,6 +450,8 @@ def allow_list(*, sockets: bool, namespaces: bool = True, machine: str = "") -> 
     else:
         verdicts |= _ALONE
         verdicts |= dict.fromkeys(_SHARED.split(), _EPERM)
+    if not signals:
+        verdicts |= _UNSIGNALLED
     return _compile(verdicts, _EPERM, machine=machine or os.uname().machine)
 
 

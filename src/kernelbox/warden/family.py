@@ -115,7 +115,17 @@ class Family(Warden):
                 if member.pid == pid and isinstance(member, PythonMember):
                     member.killed_by_us = why
             linux.send_signal([pid], signal.SIGKILL)
+        elif why := self.walls.too_many(lambda: linux.descendants(self.stub_pid)):
+            self._end_all_members(why)
         self.reactor.call_later(_LOOK_EVERY, self._look_at_memory)
+
+    def _end_all_members(self, why: str) -> None:
+        """With all that they have started; what is parked starts nothing, and stays."""
+        for member in self._members.values():
+            if isinstance(member, PythonMember):
+                member.killed_by_us = why
+        parked = [member.pid for member in self._members.values() if isinstance(member, Parked)]
+        linux.kill_descendants(self.stub_pid, spare=parked)
 
     def _denied(self, words: str, said: Frame) -> None:
         """Whoever runs something now may have tried it; the gate knows no kernels."""
@@ -208,11 +218,12 @@ class Family(Warden):
 
     def _inside(self, pid: int) -> int:
         """How the stub knows a process."""
-        return pid if self.walls is None else linux.pid_inside(pid)
+        shared = self.walls is None or self.walls.shares_pids
+        return pid if shared else linux.pid_inside(pid)
 
     def _outside(self, pid: int) -> int:
         """A process that the stub knows so; 0 if it has ended."""
-        if self.walls is None:
+        if self.walls is None or self.walls.shares_pids:
             return pid
         found = (linux.child_called(pid, stub) for stub in linux.children(self.stub_pid))
         return next(filter(None, found), 0)

@@ -7,20 +7,22 @@ import functools
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kernelbox.errors import Unsupported
 from kernelbox.places import package_parent
 from kernelbox.reactor import Reactor
-from kernelbox.walls import cgroups, gate, seccomp, trees
+from kernelbox.walls import cgroups, gate, seccomp, trees, ways
 from kernelbox.walls.drivers import cannot_enforce
 from kernelbox.walls.plan import GATE_PORT, HOME, Plan, host_uid_for, plan_for
 from kernelbox.walls.profiles import Profile, environment_for
 from kernelbox.wire import READ_SIZE, Frame
 
 if TYPE_CHECKING:
+    from kernelbox.walls.locks import Locks
+    from kernelbox.warden.locking import LockedIn
     from kernelbox.warden.strongbox import Strongbox
 
 _LONGEST_BACKLOG = 1 << 18
@@ -53,7 +55,8 @@ class Walls:
     """One profile around one family."""
 
     def __init__(self, profile: Profile, stub_pid: int, kernel_id: str) -> None:
-        if words := cannot_enforce(profile):
+        self.way = ways.known()
+        if words := cannot_enforce(profile) or ways.cannot_offer(profile, self.way):
             raise Unsupported(f"the profile {profile.name!r} cannot be had here: {words}")
         self.profile = profile
         self.notes: list[str] = []
@@ -61,11 +64,14 @@ class Walls:
         self._stub_pid = stub_pid
         self._strongbox: Strongbox | None = None
         self._group = self._limit(kernel_id)
+        self._locked: LockedIn | None = None
 
-    def furnish(self, frame: Frame, *, private: list[str]) -> tuple[Plan, Frame]:
+    def furnish(self, frame: Frame, *, private: list[str]) -> tuple[Plan | Locks, Frame]:
         """The plan for the stub, and the request with what is different behind walls: the folder
         and the environment. ``private``: folders of ours that no sandbox may see."""
         shown, unseen = _trees()
+        if self.way.kind == "locks":
+            return self._lock_in(frame, shown=shown, unseen=unseen, private=private)
         plan, notes = plan_for(
             self.profile,
             shown=shown,
@@ -93,8 +99,11 @@ class Walls:
             environ = self._strongbox.environment(environ)
             plan = replace(plan, trust=self._strongbox.trust)
         self.notes += [*unseen, *notes]
+        return plan, self._changed(frame, plan.cwd, environ)
+
+    def _changed(self, frame: Frame, cwd: str, environ: dict[str, str]) -> Frame:
         changed = {
-            "cwd": plan.cwd,
+            "cwd": cwd,
             "environ": environ,
             "given_environ": None,
             "secrets": None,
@@ -102,7 +111,19 @@ class Walls:
             "soft_memory": self.profile.soft_memory,
             "notes": [*(frame.get("notes") or ()), *self.notes],
         }
-        return plan, {**frame, **changed}
+        return {**frame, **changed}
+
+    def _lock_in(
+        self, frame: Frame, *, shown: Sequence[str], unseen: Sequence[str], private: list[str]
+    ) -> tuple[Locks, Frame]:
+        """The same where user namespaces are closed."""
+        from kernelbox.warden.locking import LockedIn
+
+        locked = self._locked = LockedIn(self.profile, self._stub_pid)
+        plan = locked.plan(shown=shown, private=private)
+        environ = locked.environ(frame, path=f"{os.path.join(sys.prefix, 'bin')}:{_PATH}")
+        self.notes += [*unseen, *locked.notes(self.way.why)]
+        return plan, self._changed(frame, plan.own[0], environ)
 
     def hear_denials(self, reactor: Reactor, denied: Callable[[str, Frame], None]) -> list[int]:
         """The end of a pipe, for the gate to tell of what it refused; none if there is no gate."""
@@ -141,7 +162,9 @@ class Walls:
 
     def facts(self) -> dict[str, Any]:
         """For ``status``."""
-        facts: dict[str, Any] = {"profile": self.profile.to_wire()}
+        facts: dict[str, Any] = {"profile": self.profile.to_wire(), "way": self.way.kind}
+        if self._locked is not None:
+            facts |= {"leaks": self._locked.leaks(), "why": self.way.why}
         if self._group is not None:
             facts |= {"limited_by": self._group.describe(), **self._group.facts()}
         return facts
@@ -153,6 +176,13 @@ class Walls:
                 self._group.kill()
                 self._group.remove()
             self._group = None
+        if self._locked is not None:
+            self._locked.remove()
+
+    @property
+    def shares_pids(self) -> bool:
+        """Whether a process has the same number inside and outside."""
+        return self.way.kind == "locks"
 
     @property
     def group(self) -> Frame | None:
@@ -177,10 +207,26 @@ class Walls:
             f"{self.profile.name!r} allows {limit >> 20:,} MiB"
         )
 
+    def too_many(self, members: Callable[[], Iterable[int]]) -> str:
+        """Where no limit of the kernel's is for the family alone: why all of it has to end, because
+        it has too many processes; empty if it has not."""
+        limit = self.profile.processes
+        if self._group is not None or limit is None or self._locked is None or self._locked.alone:
+            return ""
+        found = cgroups.Watcher(members, 0).processes_over(limit)
+        if found is None:
+            return ""
+        return (
+            f"too many processes: the sandbox had {found:,} with their threads, and its profile "
+            f"{self.profile.name!r} allows {limit:,}"
+        )
+
     @property
     def watched(self) -> bool:
-        """Whether somebody has to look at its memory now and then."""
-        return self._group is None and self.profile.memory is not None
+        """Whether somebody has to look at it now and then."""
+        return self._group is None and (
+            self.profile.memory is not None or self.profile.processes is not None
+        )
 
     def _limit(self, kernel_id: str) -> cgroups.Group | None:
         """A control group if there can be one. If not, the record says what counts instead."""
@@ -209,7 +255,11 @@ class Walls:
         if self.profile.memory is not None:
             parts.append("memory is looked at four times a second")
         if self.profile.processes is not None:
-            parts.append("processes by rlimit")
+            parts.append(
+                "processes are counted four times a second"
+                if self.way.kind == "locks" and os.geteuid() != 0
+                else "processes by rlimit"
+            )
         if self.profile.cpus is not None:
             parts.append("the share of the processor is not limited")
         self.notes.append(f"limits without a control group: {', '.join(parts)} ({why})")

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from kernelbox.config import in_short
-from kernelbox.errors import BoxError, KernelNotFound
+from kernelbox.errors import BoxError, KernelNotFound, Unsupported
 from kernelbox.result import KernelRecord
 from kernelbox.server.answers import answer
 from kernelbox.server.errors import Refused, documented
@@ -31,6 +31,7 @@ from kernelbox.server.models import (
 )
 from kernelbox.server.reception import Guest, Reception
 from kernelbox.server.running import unless_gone
+from kernelbox.server.walls_body import walls_for
 
 router = APIRouter(tags=["Kernels"])
 
@@ -59,6 +60,9 @@ async def create(request: Request, body: CreateKernel) -> Response:
             "which needs no token, and so run code there",
             hint="start the service with KERNELBOX_API_TOKEN set; or POST /kernels/{id}/branch",
         )
+    walls = walls_for(guest, body.profile)
+    if template is not None and walls not in (None, "open"):
+        raise Unsupported("a template's copy has the walls of its template; leave profile out")
     if body.cwd is not None:
         await asyncio.to_thread(_check_folder, guest, body.cwd)
     async with guest.making([name]) as (wanted,), guest.in_folder(name) as folder:
@@ -68,7 +72,7 @@ async def create(request: Request, body: CreateKernel) -> Response:
             tags=body.tags,
             cwd=body.cwd or folder,
             template=template,
-            profile=body.profile,
+            profile=walls,
         )
     return answer(guest.record(record), status=201)
 
