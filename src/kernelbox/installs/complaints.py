@@ -1,0 +1,74 @@
+"""What uv says when it fails, as one line that an agent can act on."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+from kernelbox.installs.failing import Failed, in_one_line
+
+_HINT = re.compile(r"^hint:.*?(?=^\S|\Z)", re.MULTILINE | re.DOTALL)
+_MISSING = re.compile(
+    r"(?:Because )?([A-Za-z0-9._-]+) was not found in the (?:package registry|provided)"
+)
+_NO_VERSION = re.compile(r"there is no version of (\S+?)(?:,| and|$)")
+_WHEELS = re.compile(r"Wheels are required for `([^`]+)`")
+_BLAND = (", we can conclude that your requirements are unsatisfiable.", "Because ")
+_UNREACHABLE = (
+    "error sending request",
+    "Failed to fetch",
+    "Request failed",
+    "Network connectivity is disabled",
+    "network was disabled",
+    "dns error",
+    "operation timed out",
+)
+
+
+def understood(said: str, *, earlier: list[str]) -> Failed:
+    """The failure that uv's words mean. ``earlier``: what the kernel has asked for before, which
+    may be what the new does not go with."""
+    if "No space left on device" in said or "os error 28" in said or "os error 27" in said:
+        return Failed(
+            "disk_full",
+            "the host's disk is full, or a file is larger than allowed; nothing was installed. "
+            "Make room (KERNELBOX_INSTALL_CACHE names the folder), then ask again",
+        )
+    if re.search(r"\b40[13]\b", said) and "HTTP status" in said:
+        return Failed("unreachable", "the index refuses the host: its credentials are wrong")
+    if match := _MISSING.search(said):
+        return Failed(
+            "not_found", f"the index has no package {match[1]!r}; check how its name is spelled"
+        )
+    if any(words in said for words in _UNREACHABLE):
+        return Failed(
+            "unreachable",
+            f"the index cannot be reached from the host ({_last_cause(said)}); ask again later, "
+            "or do without",
+        )
+    if match := _WHEELS.search(said):
+        version = ".".join(map(str, sys.version_info[:2]))
+        return Failed(
+            "no_wheel",
+            f"{match[1]} has no wheel for Python {version} on this machine in a version that was "
+            "asked for, and building from source is off (KERNELBOX_INSTALL_SOURCE). Ask for "
+            "another version, or another package",
+        )
+    if match := _NO_VERSION.search(said):
+        return Failed(
+            "no_version", f"there is no version {match[1]}; ask without one, or for a range"
+        )
+    if "No solution found" in said:
+        words = _HINT.sub("", said).split("cause:", 1)[-1]
+        for bland in _BLAND:
+            words = words.replace(bland, "")
+        before = f" (asked for before in this kernel: {', '.join(earlier)})" if earlier else ""
+        short = in_one_line(words, 400)
+        return Failed("conflict", f"these do not go together: {short}{before}")
+    return Failed("failed", f"uv failed: {_last_cause(said)}")
+
+
+def _last_cause(said: str) -> str:
+    lines = [line.strip() for line in _HINT.sub("", said).splitlines() if line.strip()]
+    last = lines[-1] if lines else "it gave no reason"
+    return in_one_line(last.removeprefix("cause:").removeprefix("error:").strip(), 200)
