@@ -13,6 +13,7 @@ _MISSING = re.compile(
 )
 _NO_VERSION = re.compile(r"there is no version of (\S+?)(?:,| and|$)")
 _WHEELS = re.compile(r"Wheels are required for `([^`]+)`")
+_OTHER_WHEELS = re.compile(r"([A-Za-z0-9._-]+)\S* ha(?:s|ve) no wheels with a matching")
 _BLAND = (", we can conclude that your requirements are unsatisfiable.", "Because ")
 _UNREACHABLE = (
     "error sending request",
@@ -46,7 +47,7 @@ def understood(said: str, *, earlier: list[str]) -> Failed:
             f"the index cannot be reached from the host ({_last_cause(said)}); ask again later, "
             "or do without",
         )
-    if match := _WHEELS.search(said):
+    if match := _WHEELS.search(said) or _OTHER_WHEELS.search(said):
         version = ".".join(map(str, sys.version_info[:2]))
         return Failed(
             "no_wheel",

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernelbox.installs.failing import Failed
-from kernelbox.installs.places import hold
+from kernelbox.installs.places import hold, sweep
 
-_YOUNG = 60.0
+_MANY = 1000
 _SLOTS = 4
 _LOOK_EVERY = 0.02
 _MOST_ANSWERS = 2000
@@ -179,17 +179,7 @@ class Cache:
     def sweep(self) -> None:
         """Take away what killed installers and wardens have left."""
         for kind in ("drafts", "families"):
-            for name in os.listdir(self.path(kind)):
-                folder = self.path(kind, name)
-                with contextlib.suppress(OSError):
-                    if time.time() - os.lstat(folder).st_mtime < _YOUNG:
-                        continue  # whoever has just made it may not hold it yet
-                    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-                    try:
-                        if _try_lock(fd):
-                            shutil.rmtree(folder, ignore_errors=True)
-                    finally:
-                        os.close(fd)
+            sweep(self.path(kind), most=_MANY)
 
 
 def lend(layer: Layer, target: str) -> bool:

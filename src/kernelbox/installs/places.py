@@ -6,7 +6,11 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import time
 from collections.abc import Mapping
+
+_YOUNG = 60.0
+_FEW = 20
 
 
 def cache_root(chosen: str, environ: Mapping[str, str]) -> str:
@@ -33,10 +37,30 @@ class FamilyFolder:
         self._held = hold(self.path)
 
     def remove(self) -> None:
+        """And what wardens that were killed have left."""
         import shutil
 
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._held)
+        sweep(os.path.dirname(self.path), most=_FEW)
+
+
+def sweep(folder: str, *, most: int) -> None:
+    """Remove the folders in it that nobody holds any more; at most so many are looked at."""
+    import shutil
+
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder)[:most]:
+            path = os.path.join(folder, name)
+            with contextlib.suppress(OSError):
+                if time.time() - os.lstat(path).st_mtime < _YOUNG:
+                    continue  # whoever has just made it may not hold it yet
+                fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(path, ignore_errors=True)
+                finally:
+                    os.close(fd)
 
 
 def hold(folder: str) -> int:

@@ -93,8 +93,11 @@ class InstallDesk:
     def ask_from_cell(self, kernel: Kernel, frame: Frame, done: Done) -> None:
         """Code wants something, and may lie: the settings are those of who made the family."""
         job = kernel.current
-        if job is None or any(order.kernel is kernel and order.cell for order in self._all()):
+        before = [order for order in self._all() if order.kernel is kernel and order.cell]
+        if job is None or any(order.wanted() for order in before):
             raise InstallFailed("one install at a time, from a running cell", reason="bad_request")
+        if self._running is not None and self._running.order in before:
+            self._running.kill()  # of a cell that was interrupted
         self._from_cells += 1
         if self._from_cells > _MOST_FROM_CELLS:
             raise InstallFailed(
