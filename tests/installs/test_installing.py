@@ -55,7 +55,7 @@ def test_what_a_package_needs_comes_along(shared_box: Box, either: KernelRecord,
 def test_programs_and_bash_have_it_too(shared_box: Box, either: KernelRecord, ran: Run) -> None:
     ran(either, "export A=1", language="bash")  # a shell that was there before
     shared_box.install(either, "kbx-plain")
-    code = "python -c 'import kbx_plain; print(kbx_plain.version)'"
+    code = f"{sys.executable} -c 'import kbx_plain; print(kbx_plain.version)'"
     assert ran(either, f"!{code}").output == "2.0\n"
     assert ran(either, f"echo $A; {code}", language="bash").output == "1\n2.0\n"
 
@@ -475,6 +475,7 @@ def _below(box: Box, kernel: KernelRecord) -> list[psutil.Process]:
 
 @pytest.mark.foreign
 def test_a_foreign_kernel_is_refused(settings: Settings) -> None:
+    pytest.importorskip("ipykernel")
     with Box(but(settings, kernel_type="ipykernel")) as box:
         kernel = box.get_or_create("foreign")
         with pytest.raises(Unsupported, match="foreign"):

@@ -56,6 +56,7 @@ def test_a_requirement_has_one_spelling(text: str, written: str) -> None:
         "${HOME}",
         "six==1.0 --hash=sha256:00",
         "a" * 400,
+        "a" * 81,
         "../../etc",
     ],
 )

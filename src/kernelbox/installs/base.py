@@ -8,6 +8,7 @@ import re
 import sys
 import sysconfig
 
+import kernelbox
 from kernelbox.installs.policy import plain_name
 
 _FOLDER = re.compile(r"(?P<name>[A-Za-z0-9._-]+?)-(?P<version>[^-]+)\.(dist-info|egg-info)")
@@ -18,7 +19,7 @@ def installed() -> dict[str, str]:
     """Names and versions, by the names of folders: the metadata of hundreds takes long to read."""
     from packaging.version import InvalidVersion, Version
 
-    found: dict[str, str] = {}
+    found = {"kernelbox": kernelbox.__version__}  # also where it is imported from a checkout
     for folder in sys.path:
         try:
             names = os.listdir(folder or ".")

@@ -80,10 +80,7 @@ class Cache:
     @contextlib.contextmanager
     def slot(self, deadline: float) -> Iterator[None]:
         """One of a few: a crowd of kernels must not become a crowd of downloads."""
-        fds = [
-            os.open(self.path("locks", f"slot-{n}"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            for n in range(_SLOTS)
-        ]
+        fds = self._slots()
         try:
             while not any(map(_try_lock, fds)):
                 _check_time(deadline)
@@ -92,6 +89,12 @@ class Cache:
         finally:
             for fd in fds:
                 os.close(fd)
+
+    def _slots(self) -> list[int]:
+        return [
+            os.open(self.path("locks", f"slot-{n}"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            for n in range(_SLOTS)
+        ]
 
     @contextlib.contextmanager
     def draft(self) -> Iterator[str]:
@@ -174,7 +177,17 @@ class Cache:
                 self.discard(name)
                 total -= size
         if total + kept > most and kept:
-            shutil.rmtree(self.path("uv"), ignore_errors=True)
+            self._empty_uv()
+
+    def _empty_uv(self) -> None:
+        """Unless an uv is at work."""
+        fds = self._slots()
+        try:
+            if all(map(_try_lock, fds)):
+                shutil.rmtree(self.path("uv"), ignore_errors=True)
+        finally:
+            for fd in fds:
+                os.close(fd)
 
     def sweep(self) -> None:
         """Take away what killed installers and wardens have left."""

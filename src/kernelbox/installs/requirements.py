@@ -12,6 +12,7 @@ from kernelbox.installs.policy import Policy, plain_name
 
 MOST = 200
 LONGEST = 300
+_LONGEST_NAME = 80
 
 _NOT_PLAIN = re.compile(r"[^\x20-\x7e]")
 
@@ -69,6 +70,8 @@ def read(text: object) -> Wanted:
     if not applies:
         raise Failed("bad_request", f"{shown} does not apply to this Python; leave it out")
     name = plain_name(requirement.name)
+    if len(name) > _LONGEST_NAME:
+        raise Failed("bad_request", f"{shown}: no package has a name that long")
     extras = ",".join(sorted(map(plain_name, requirement.extras)))
     specifier = ",".join(sorted(map(str, requirement.specifier)))
     written = f"{name}{f'[{extras}]' if extras else ''}{specifier}"

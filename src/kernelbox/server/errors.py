@@ -38,7 +38,8 @@ STATUSES: dict[type[BoxError], int] = {
     KeyReused: 422,
     EpochMismatch: 409,
     StartupFailed: 503,
-    InstallFailed: 422,
+    # Of this index and this kernel as they are; another time, or another kernel, it may work.
+    InstallFailed: 409,
     # Of this kernel as it is (its threads, its type), not of the service: another can do it.
     Unsupported: 409,
     KeeperUnavailable: 503,

@@ -17,6 +17,7 @@ from kernelbox.spool import OutputMatch
 _LETTERS = "A-Za-z0-9À-ɏЀ-ӿぁ-ゖァ-ヺ一-鿿가-힣"
 NAME_PATTERN = f"^[{_LETTERS}_][{_LETTERS}_ .:@+~-]{{0,95}}$"
 SAVED_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
+PACKAGE_PATTERN = r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?(\[[A-Za-z0-9._, -]*\])?[ -~]*$"
 EXECUTION_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
 
 Name = Annotated[
@@ -152,7 +153,7 @@ class TakeCheckpoint(_Body):
 
 
 class Install(_Body):
-    packages: list[Annotated[str, Field(min_length=1, max_length=300)]] = Field(
+    packages: list[Annotated[str, Field(pattern=PACKAGE_PATTERN, max_length=300)]] = Field(
         min_length=1,
         max_length=200,
         description="Names, with versions if you like; no options, paths or addresses",

@@ -33,8 +33,10 @@ from kernelbox.warden.kernel import Kernel
 from kernelbox.wire import Frame
 
 _MOST_WAITING = 16
+# Each name that a cell asks for is a word that gets out, to the index.
 _MOST_FROM_CELLS = 200
-"""Each asks the index for a name, which is a word that gets out."""
+_MOST_AT_ONCE_FROM_CELLS = 60
+_MOST_UNKNOWN_FROM_CELLS = 20
 _LARGEST_ANSWER = 1 << 22
 _MARGIN = 15.0
 _LOOK_EVERY = 0.3
@@ -81,6 +83,7 @@ class InstallDesk:
         self._running: _Running | None = None
         self._generation = 0
         self._from_cells = 0
+        self._unknown = 0
 
     # -- orders -----------------------------------------------------------------------------
 
@@ -99,7 +102,7 @@ class InstallDesk:
         if self._running is not None and self._running.order in before:
             self._running.kill()  # of a cell that was interrupted
         self._from_cells += 1
-        if self._from_cells > _MOST_FROM_CELLS:
+        if self._from_cells > _MOST_FROM_CELLS or self._unknown >= _MOST_UNKNOWN_FROM_CELLS:
             raise InstallFailed(
                 "code of this kernel has installed too often; its host can: install(kernel, …)",
                 reason="blocked",
@@ -122,7 +125,8 @@ class InstallDesk:
         policy = Policy.of(settings)
         if words := policy.refuses_everything(cell=cell):
             raise InstallFailed(words, reason="blocked")
-        requirements = _checked(frame.get("requirements"))
+        most = _MOST_AT_ONCE_FROM_CELLS if cell else MOST
+        requirements = _checked(frame.get("requirements"), most)
         if len(self._waiting) >= _MOST_WAITING:
             raise InstallFailed("too many installs wait for their turn; ask again", reason="busy")
         cache = cache_root(settings.install_cache, self._environ)
@@ -200,6 +204,7 @@ class InstallDesk:
             return InstallFailed("the installer was ended before it was done", reason="failed")
         if not answer.get("ok"):
             reason = str(answer["reason"])
+            self._unknown += order.cell and reason == "not_found"
             error = str(answer["error"])
             if reason == "no_uv":
                 return Unsupported(error)
@@ -310,12 +315,12 @@ def _still(kernel: Kernel, job: object) -> Callable[[], bool]:
     return lambda: kernel.current is job
 
 
-def _checked(values: object) -> list[str]:
+def _checked(values: object, most: int) -> list[str]:
     """Hostile input: texts, few and short. What they mean is the installer's to say."""
     if not isinstance(values, list) or not values:
         raise BadInput("name the packages to install, like 'pandas' or 'pandas==2.*'")
-    if len(values) > MOST:
-        raise BadInput(f"at most {MOST} packages can be asked for at once")
+    if len(values) > most:
+        raise BadInput(f"at most {most} packages can be asked for at once")
     for value in values:
         if not isinstance(value, str) or len(value) > LONGEST:
             raise BadInput(f"a requirement is a text of at most {LONGEST} characters")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kernelbox.warden.bash_member import BashMember
@@ -55,7 +55,3 @@ class Packages:
         return (
             f'export PYTHONPATH={folder}"${{PYTHONPATH:+:$PYTHONPATH}}" PATH={folder}/bin:"$PATH"; '
         )
-
-    def facts(self) -> dict[str, Any]:
-        """For ``status``."""
-        return {"requirements": self.requirements, "packages": self.present}

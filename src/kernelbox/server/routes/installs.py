@@ -6,8 +6,9 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from kernelbox.errors import BadInput
 from kernelbox.server.answers import answer
-from kernelbox.server.errors import documented
+from kernelbox.server.errors import Refused, documented
 from kernelbox.server.models import Install, Installed, KernelPath
 from kernelbox.server.reception import Reception
 
@@ -25,5 +26,9 @@ async def install(request: Request, kernel: KernelPath, body: Install) -> Respon
     To ask again for the same changes nothing."""
     reception: Reception = request.app.state.reception
     wanted = await reception.guest(request).kernel(kernel)
-    report = await reception.box.install(wanted, *body.packages, upgrade=body.upgrade)
+    try:
+        report = await reception.box.install(wanted, *body.packages, upgrade=body.upgrade)
+    except BadInput as error:  # a text that looks like a requirement, and is none
+        details = {**error.details, "reason": "bad_request"}
+        raise Refused(409, "InstallFailed", error.message, details=details) from None
     return answer(report)
