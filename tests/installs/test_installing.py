@@ -20,6 +20,7 @@ from kernelbox import (
     AsyncBox,
     BadInput,
     Box,
+    BoxError,
     ExecutionResult,
     InstallFailed,
     KernelRecord,
@@ -147,6 +148,20 @@ def test_a_branch_has_it_and_goes_its_own_way(
     shared_box.destroy(either)
     assert ran(child, "import kbx_needs; kbx_needs.version").return_value == "'1.0'"
     shared_box.destroy(child)
+    shared_box.destroy(copy)
+
+
+def test_a_copy_of_a_template_has_it(shared_box: Box, kernel: KernelRecord, ran: Run) -> None:
+    shared_box.install(kernel, "kbx-plain==1.0")
+    try:
+        copy = shared_box.get_or_create("copy-of-a-template", template=kernel)
+    except BoxError as error:
+        pytest.skip(f"there are no templates here: {error}")
+    assert ran(copy, "import kbx_plain; kbx_plain.version").return_value == "'1.0'"
+    shared_box.install(copy, "kbx-needs")
+    ran(copy, "import kbx_needs")
+    shared_box.restart(copy)
+    ran(copy, "import kbx_needs")
     shared_box.destroy(copy)
 
 
