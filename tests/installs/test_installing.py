@@ -85,6 +85,17 @@ def test_a_cell_asks_for_itself(shared_box: Box, either: KernelRecord, ran: Run,
     assert ran(either, "import kbx_plain; kbx_plain.version").return_value == "'2.0'"
 
 
+@pytest.mark.parametrize(
+    "line", ["said = !pip install kbx-plain", "said = %sx pip install kbx-plain"]
+)
+def test_a_cell_that_reads_what_pip_says(either: KernelRecord, ran: Run, line: str) -> None:
+    result = ran(either, f"{line}\nimport kbx_plain\nprint(*said)")
+    assert "installed kbx-plain 2.0" in result.output
+    assert ran(either, "a = 'kbx'\nsaid = !pip install {a}-nope\nprint(*said)").output.startswith(
+        "pip install: the index has no package 'kbx-nope'"
+    )
+
+
 def test_a_quiet_install_says_nothing(either: KernelRecord, ran: Run) -> None:
     result = ran(either, "!pip install -q kbx-plain 2>&1 | tail -1\nimport kbx_plain")
     assert result.output == ""

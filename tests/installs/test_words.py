@@ -215,6 +215,8 @@ _NO_SOLUTION = "error: No solution found when resolving dependencies\n  cause: B
         (f"{_NO_SOLUTION} all versions of docopt have no usable wheels\n\nhint: Wheels are required for `docopt` because", "no_wheel", "docopt has no wheel"),
         (f"{_NO_SOLUTION} foo==1.0 has no wheels with a matching Python ABI tag (e.g., `cp311`)", "no_wheel", "foo has no wheel"),
         (f"{_NO_SOLUTION} a==1 depends on b<2 and you require b==2,\n      we can conclude that a cannot be used.", "conflict", "a==1 depends on b<2"),
+        (f"{_NO_SOLUTION} d==4 depends on a>=3 and d==5 has no usable wheels, we can conclude that d>=4 depends on a>=3.\n  And because you require d>=4 and a<3, we can conclude that your requirements are unsatisfiable.\n\nhint: Wheels are required for `d` because", "conflict", "so d>=4 depends on a>=3; and you require d>=4 and a<3"),
+        (f"{_NO_SOLUTION} all versions of b have no usable wheels and a depends on b, we can conclude that a cannot be used.\n  And because you require a, we can conclude that your requirements are unsatisfiable.\n\nhint: Wheels are required for `b` because", "no_wheel", "b has no wheel"),
         ("error: Request failed\n  cause: Failed to fetch: https://me:secret@x.example/six/\n  cause: Connection refused", "unreachable", "Connection refused"),
         ("error: Failed to write\n  cause: No space left on device (os error 28)", "disk_full", "full"),
         ("error: something else", "failed", "something else"),

@@ -121,16 +121,28 @@ def _after_install(words: list[str]) -> list[str] | None:
 def run(words: list[str], *, raising: bool = False) -> bool:
     """Ask the host, and print what it says; whether it worked."""
     try:
-        requirements, upgrade, quiet = understood(words)
-        said = packages.ask(requirements, upgrade=upgrade)
+        if text := _asked(words):
+            print(text)
     except InstallFailed as failure:
         if raising:
             raise
         print(f"pip install: {failure}", file=sys.stderr)
         return False
-    if not quiet:
-        print(said)
     return True
+
+
+def said(words: list[str]) -> str:
+    """The same, for who wants to read it."""
+    try:
+        return _asked(words)
+    except InstallFailed as failure:
+        return f"pip install: {failure}"
+
+
+def _asked(words: list[str]) -> str:
+    requirements, upgrade, quiet = understood(words)
+    text = packages.ask(requirements, upgrade=upgrade)
+    return "" if quiet else text
 
 
 def understood(words: list[str]) -> tuple[list[str], bool, bool]:

@@ -273,6 +273,19 @@ class Shell(InteractiveShell):
         self.user_ns["_exit_code"] = 0 if pip_lines.run(words) else 1
         return True
 
+    def getoutput(self, cmd: str, split: bool = True, depth: int = 0) -> Any:
+        """``lines = !command``."""
+        if "pip" in cmd and "install" in cmd:
+            from IPython.utils.text import LSString, SList
+
+            from kernelbox.inside import pip_lines
+
+            words = pip_lines.of_shell(self.var_expand(cmd, depth=depth + 1))
+            if words is not None:
+                said = pip_lines.said(words)
+                return SList(said.splitlines()) if split else LSString(said)
+        return super().getoutput(cmd, split=split, depth=depth + 1)
+
     def debugger(self, force: bool = False) -> None:
         """``%debug`` and ``%pdb``: a debugger that nobody answers is refused before it starts."""
         if outbox.stdin_allowed or not (force or self.call_pdb):

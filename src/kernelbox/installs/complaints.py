@@ -14,7 +14,8 @@ _MISSING = re.compile(
 _NO_VERSION = re.compile(r"there is no version of (\S+?)(?:,| and|$)")
 _WHEELS = re.compile(r"Wheels are required for `([^`]+)`")
 _OTHER_WHEELS = re.compile(r"([A-Za-z0-9._-]+)\S* ha(?:s|ve) no wheels with a matching")
-_BLAND = (", we can conclude that your requirements are unsatisfiable.", "Because ")
+_STEP = "we can conclude that"
+_LONGEST_PROOF = 300
 _UNREACHABLE = (
     "error sending request",
     "Failed to fetch",
@@ -47,7 +48,11 @@ def understood(said: str, *, earlier: list[str]) -> Failed:
             f"the index cannot be reached from the host ({_last_cause(said)}); ask again later, "
             "or do without",
         )
-    if match := _WHEELS.search(said) or _OTHER_WHEELS.search(said):
+    proof, end = _proof(said)
+    # A hint about wheels may be beside the point: some version has none, and would not do either.
+    conflict = "depend" in end or end.count("you require") > 1
+    no_wheel = None if conflict else _WHEELS.search(said) or _OTHER_WHEELS.search(said)
+    if (match := no_wheel) is not None:
         version = ".".join(map(str, sys.version_info[:2]))
         return Failed(
             "no_wheel",
@@ -60,13 +65,20 @@ def understood(said: str, *, earlier: list[str]) -> Failed:
             "no_version", f"there is no version {match[1]}; ask without one, or for a range"
         )
     if "No solution found" in said:
-        words = _HINT.sub("", said).split("cause:", 1)[-1]
-        for bland in _BLAND:
-            words = words.replace(bland, "")
         before = f" (asked for before in this kernel: {', '.join(earlier)})" if earlier else ""
-        short = in_one_line(words, 400)
-        return Failed("conflict", f"these do not go together: {short}{before}")
+        return Failed("conflict", f"these do not go together: {proof}{before}")
     return Failed("failed", f"uv failed: {_last_cause(said)}")
+
+
+def _proof(said: str) -> tuple[str, str]:
+    """uv proves step by step that there is no solution: all of it, or of a long one the end; and
+    the end, which names what was asked for, and what that runs into."""
+    whole = " ".join(_HINT.sub("", said).split("cause:", 1)[-1].split())
+    *steps, _ = whole.split(_STEP) if _STEP in whole else (whole, "")
+    shown = [step.strip().rstrip(",").removeprefix("Because ") for step in steps]
+    end = shown[-1].replace(". And because ", "; and ")
+    proof = ", so ".join(shown).replace(". And because ", "; and ")
+    return in_one_line(proof if len(proof) < _LONGEST_PROOF else end, 400), end
 
 
 def _last_cause(said: str) -> str:
