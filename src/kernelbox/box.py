@@ -531,7 +531,7 @@ class Box:
         They outlive restarts and rewinds. What is there already is left as it is unless you
         ``upgrade``. A cell that runs now has them when it asks for them with ``%pip install``; the
         next one in any case. Raises :class:`InstallFailed` with the reason, in one line;
-        :class:`Unsupported` where uv is missing (``pip install 'kernelbox[install]'``).
+        :class:`Unsupported` where uv is missing (``pip install uv packaging``).
         """
         return self._driver.run(self._calls.install(kernel, requirements, upgrade=upgrade))
 

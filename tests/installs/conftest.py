@@ -21,7 +21,7 @@ def uv() -> None:
         import uv
     except ImportError:
         if shutil.which("uv") is None:
-            pytest.skip("uv is not installed: pip install 'kernelbox[install]'")
+            pytest.skip("uv is not installed: pip install uv packaging")
     else:
         assert uv
 

@@ -21,7 +21,7 @@ WALLED = ("restrictive", "moderate", "permissive")
 
 @pytest.fixture(scope="module", autouse=True)
 def needed() -> None:
-    pytest.importorskip("uv", reason="uv is not installed: pip install 'kernelbox[install]'")
+    pytest.importorskip("uv", reason="uv is not installed: pip install uv packaging")
     if obstacle := entry.obstacle():
         pytest.skip(f"no walls can be built here: {obstacle}")
 

@@ -10,7 +10,7 @@ from wheels import Shop
 
 
 def test_packages_are_installed_over_http(start: Start, tmp_path: Path) -> None:
-    pytest.importorskip("uv", reason="uv is not installed: pip install 'kernelbox[install]'")
+    pytest.importorskip("uv", reason="uv is not installed: pip install uv packaging")
     shop = Shop(tmp_path / "shop")
     shop.offer("kbx-plain", "1.0")
     shop.offer("kbx-blocked", "1.0")

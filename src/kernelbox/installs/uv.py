@@ -31,7 +31,7 @@ def find(path: str | None) -> str:
         raise Failed(
             "no_uv",
             "packages are installed by uv, which this Python does not have: "
-            "pip install 'kernelbox[install]' on the host, or put uv on its PATH",
+            "pip install uv packaging on the host, or put uv on its PATH",
         )
     return found
 

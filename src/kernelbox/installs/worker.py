@@ -59,7 +59,7 @@ class Install:
             self._earlier = [read(text) for text in self._order["earlier"]]
         except ImportError:
             raise Failed(
-                "no_uv", "packages are read by packaging: pip install 'kernelbox[install]'"
+                "no_uv", "packages are read by packaging: pip install uv packaging"
             ) from None
         self._base, self._carrying = base.installed(), base.carrying()
         new = [each for each in wanted if not self._is_there(each)]
