@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import psutil
@@ -160,6 +163,56 @@ def test_a_branch_has_it_and_goes_its_own_way(
     assert ran(child, "import kbx_needs; kbx_needs.version").return_value == "'1.0'"
     shared_box.destroy(child)
     shared_box.destroy(copy)
+
+
+def test_a_busy_kernel_has_it_in_its_next_cell(
+    shared_box: Box, either: KernelRecord, ran: Run
+) -> None:
+    running = threading.Thread(target=ran, args=[either, "import time; time.sleep(2); x = 1"])
+    running.start()
+    wait_until(lambda: shared_box.status(either)["running"], what="the cell to run")
+    shared_box.install(either, "kbx-plain==1.0")
+    assert ran(either, "import kbx_plain; kbx_plain.version, x").return_value == "('1.0', 1)"
+    running.join(30)
+
+
+def test_members_of_a_family_install_at_the_same_time(
+    shared_box: Box, either: KernelRecord, ran: Run
+) -> None:
+    names = [f"{either.name[:80]}-{n}" for n in range(3)]
+    children = shared_box.branch(either, names=names)
+    cells = dict.fromkeys(children, "%pip install -q kbx-needs\nimport kbx_needs")
+    assert all(result.ok for result in shared_box.execute_many(cells, timeout=60).values())
+    for child in children:
+        shared_box.destroy(child)
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None: ...
+
+
+def test_an_old_answer_is_better_than_none(settings: Settings, shop: Shop, tmp_path: Path) -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(shop.folder)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    address = f"http://127.0.0.1:{server.server_port}/simple"
+    own = but(settings, install_cache=str(tmp_path / "cache"), install_indexes=[address])
+    with Box(own) as box:
+        first, second = box.get_or_create("of-yesterday"), box.get_or_create("of-today")
+        box.install(first, "kbx-plain")
+        server.shutdown()
+        server.server_close()
+        shutil.rmtree(tmp_path / "cache" / "uv")  # it remembers pages, for some minutes
+        for path in (tmp_path / "cache" / "answers").iterdir():
+            values = json.loads(path.read_text())
+            path.write_text(json.dumps({**values, "time": time.time() - 3 * 86400}))
+        report = box.install(second, "kbx-plain")
+        assert any("3.0 days ago" in note for note in report.notes), report
+        assert report.cached
+        with pytest.raises(InstallFailed, match="cannot be reached") as caught:
+            box.install(second, "kbx-other")
+        assert caught.value.details["reason"] == "unreachable"
+        box.destroy(first)
+        box.destroy(second)
 
 
 def test_a_copy_of_a_template_has_it(shared_box: Box, kernel: KernelRecord, ran: Run) -> None:

@@ -16,6 +16,7 @@ from kernelbox.installs.failing import Failed
 
 _LOOK_EVERY = 0.5
 _LEAST_FREE = 128 << 20
+_MUCH = 4 << 30
 _LONGEST_WORDS = 1 << 20
 
 
@@ -104,8 +105,9 @@ class Uv:
                     "kept, so asking again goes on from there",
                 )
             now = self._free()
-            # Also what a small archive may unfold to, which nobody knows before.
-            if now < _LEAST_FREE or free - now > 3 * self._largest:
+            # Also what a small archive may unfold to, which nobody knows before. Others write to
+            # the same disk, so this is no exact measure; the finished layer is measured.
+            if now < _LEAST_FREE or free - now > max(3 * self._largest, _MUCH):
                 raise Failed("disk_full", "it would fill the host's disk, and was stopped")
 
     def _free(self) -> int:
