@@ -252,6 +252,31 @@ def test_what_the_environment_has_is_left_as_it_is(
     assert ran(kernel, "psutil.__version__").return_value == version
 
 
+def test_what_the_environment_has_can_be_had_back(
+    shared_box: Box, either: KernelRecord, ran: Run, shop: Shop
+) -> None:
+    from importlib.metadata import version
+
+    shop.offer("pluggy", "0.1")
+    shop.offer("pluggy", version("pluggy"), files={})
+    assert names(shared_box.install(either, "pluggy==0.1")) == ["pluggy 0.1"]
+    assert ran(either, "import pluggy; pluggy.version").return_value == "'0.1'"
+    assert names(shared_box.install(either, "pluggy>=1")) == []
+    shared_box.restart(either)
+    assert ran(either, "import pluggy; pluggy.__version__").return_value == repr(version("pluggy"))
+
+
+def test_a_path_that_a_cell_has_broken_ends_nothing(
+    shared_box: Box, either: KernelRecord, ran: Run
+) -> None:
+    ran(either, "import pathlib, sys; sys.path.insert(0, pathlib.Path('/x')); sys.path.append(5)")
+    shared_box.install(either, "kbx-plain")
+    assert ran(either, "import kbx_plain\nkbx_plain.version").ok
+    ran(either, "sys.path = ()")
+    shared_box.install(either, "kbx-needs")
+    assert ran(either, "1 + 1").return_value == "2"
+
+
 def test_no_environment_on_disk_changes(shared_box: Box, kernel: KernelRecord, ran: Run) -> None:
     shared_box.install(kernel, "kbx-plain")
     path = ran(kernel, "import kbx_plain; print(kbx_plain.__file__)").output

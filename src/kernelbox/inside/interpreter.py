@@ -201,7 +201,8 @@ class Interpreter:
         from kernelbox.inside import packages
 
         if folder:
-            packages.take(folder)
+            with contextlib.suppress(Exception):  # a cell may have made anything of sys.path
+                packages.take(folder)
 
     def _guarded(self, frame: Frame, fds: list[int]) -> bool:
         """Park a copy before a cell that may have to be undone. False: it must not be run, here

@@ -39,7 +39,7 @@ def _place() -> int:
     """Before the packages of the environment, and after Python's own modules, which no package may
     stand in for."""
     for index, entry in enumerate(sys.path):
-        if os.path.basename(entry.rstrip("/")) in ("site-packages", "dist-packages"):
+        if os.path.basename(str(entry).rstrip("/")) in ("site-packages", "dist-packages"):
             return index
     return len(sys.path)
 

@@ -19,6 +19,8 @@ _FILTERS = {"tail", "head", "grep", "cat", "tee"}
 _PYTHONS = re.compile(r"(.*/)?python(\d+(\.\d+)?)?")
 _PIPS = re.compile(r"(.*/)?pip(\d+(\.\d+)?)?")
 
+_VERSIONS = re.compile(r"(>=|<=?)\d[\w.,*=<>]*")
+
 _QUIET = {"-q", "-qq", "-qqq", "--quiet"}
 _UPGRADES = {"-U", "--upgrade", "--force-reinstall", "--ignore-installed", "-I"}
 # They change nothing here: there is no cache of pip's, no user site, and wheels are what there is.
@@ -92,7 +94,9 @@ def _split(words: list[str]) -> tuple[list[str], list[str] | None]:
     for index, word in enumerate(words):
         if _OPERATORS.issuperset(word):
             before, rest = words[:index], words[index:]
-            # `>=2` without quotes is a mistake that a shell would take for a file's name.
+            if before and rest[1:2] and _VERSIONS.fullmatch(f"{word}{rest[1]}"):
+                # A shell would take it for a file; nobody who writes this means one.
+                return _split([*before[:-1], f"{before[-1]}{word}{rest[1]}", *rest[2:]])
             if word in (">", ">>", "&>", ">&") and rest[1:2]:
                 if before and before[-1] in ("1", "2"):
                     before = before[:-1]

@@ -73,7 +73,7 @@ class Install:
                 if words := self.policy.refuses(name, asked_for=False):
                     raise Failed("blocked", f"{words}; one of the packages depends on it")
             packages = {name: v for name, v in pins.items() if self._base.get(name) != v}
-            if packages and packages != self.present:
+            if packages != self.present:
                 folder = self._furnish(packages)
         added = {name: v for name, v in packages.items() if self.present.get(name) != v}
         return {
@@ -153,8 +153,11 @@ class Install:
 
     def _furnish(self, packages: dict[str, str]) -> str:
         """The layer of these packages in the family's folder; its name there."""
-        key = self._key("layer", *_pins(packages))
         name = str(self.generation)
+        if not packages:  # the environment has all of it by now; what was there before must go
+            os.mkdir(os.path.join(self.family, name), 0o755)
+            return name
+        key = self._key("layer", *_pins(packages))
         for _ in range(2):
             layer = self.cache.find(key) or self._make(key, packages)
             if lend(layer, os.path.join(self.family, name)):
