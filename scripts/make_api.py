@@ -50,7 +50,8 @@ HOMES = {
     "kernelbox.client.calls": ["KernelLike", "ProfileLike"],
     "kernelbox.config": ["Settings"],
     "kernelbox.result": [
-        "Checkpoint", "Event", "ExecutionResult", "KernelRecord", "OutputItem", "SaveReport",
+        "Checkpoint", "Event", "ExecutionResult", "InstallReport", "KernelRecord", "OutputItem",
+        "SaveReport",
     ],
     "kernelbox.retry": ["Repair"],
     "kernelbox.spool": ["OutputMatch", "OutputPage"],
@@ -92,6 +93,8 @@ def function(method: ast.FunctionDef, constants: dict[str, ast.expr], remark: st
     if overloads:
         return f"{head} ..."
     passed = [argument.arg for argument in arguments.args]
+    if arguments.vararg is not None:
+        passed.append(f"*{arguments.vararg.arg}")
     passed += [f"{argument.arg}={argument.arg}" for argument in arguments.kwonlyargs]
     words = textwrap.indent(ast.get_docstring(method) or "", "    ").strip()
     lines = words.splitlines()

@@ -19,14 +19,15 @@ from kernelbox import AsyncBox, Box, api
 
 FUNCTIONS = [
     "attach", "branch", "cancel", "checkpoint", "checkpoints", "complete", "destroy", "drop_checkpoint",
-    "events", "execute", "execute_many", "execute_with_retry", "get_or_create", "interrupt", "list_kernels",
+    "events", "execute", "execute_many", "execute_with_retry", "get_or_create", "install", "interrupt", "list_kernels",
     "load", "output", "restart", "rewind", "save", "search_output", "status", "stream", "undo", "wipe",
 ]  # fmt: skip
 CLASSES = [
     "AsyncBox", "AttemptSnapshot", "BadInput", "Box", "BoxError", "Checkpoint",
     "CheckpointNotFound", "EpochMismatch", "ErrorInfo", "Event", "ExecutionNotFound",
     "ExecutionResult", "Image",    "KeeperUnavailable", "KernelLost", "KernelNotFound", "KernelRecord", "KeyReused", "Mount", "OutputItem",
-    "OutputMatch", "OutputPage", "Profile", "SaveReport", "Secret", "Settings", "StartupFailed", "Unsupported",
+    "OutputMatch", "OutputPage", "Profile", "InstallFailed", "InstallReport", "InstalledPackage",
+    "SaveReport", "Secret", "Settings", "StartupFailed", "Unsupported",
 ]  # fmt: skip
 TYPES = ["AsyncRepair", "KernelLike", "OnInput", "ProfileLike", "Repair"]
 PUBLIC = ["__version__", *FUNCTIONS, *CLASSES, *TYPES]

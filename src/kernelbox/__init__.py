@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         execute_many as execute_many,
         execute_with_retry as execute_with_retry,
         get_or_create as get_or_create,
+        install as install,
         interrupt as interrupt,
         list_kernels as list_kernels,
         load as load,
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
         CheckpointNotFound as CheckpointNotFound,
         EpochMismatch as EpochMismatch,
         ExecutionNotFound as ExecutionNotFound,
+        InstallFailed as InstallFailed,
         KeeperUnavailable as KeeperUnavailable,
         KernelLost as KernelLost,
         KernelNotFound as KernelNotFound,
@@ -75,6 +77,8 @@ if TYPE_CHECKING:
         Event as Event,
         ExecutionResult as ExecutionResult,
         Image as Image,
+        InstalledPackage as InstalledPackage,
+        InstallReport as InstallReport,
         KernelRecord as KernelRecord,
         OutputItem as OutputItem,
         SaveReport as SaveReport,
@@ -88,19 +92,19 @@ if TYPE_CHECKING:
 _HOMES = {
     "api": (
         "attach branch cancel checkpoint checkpoints complete destroy drop_checkpoint events"
-        " execute execute_many execute_with_retry get_or_create interrupt list_kernels load output"
-        " restart rewind save search_output status stream undo wipe"
+        " execute execute_many execute_with_retry get_or_create install interrupt list_kernels load"
+        " output restart rewind save search_output status stream undo wipe"
     ),
     "async_box": "AsyncBox",
     "box": "Box KernelLike OnInput ProfileLike",
     "config": "Settings",
     "errors": (
-        "BadInput BoxError CheckpointNotFound EpochMismatch ExecutionNotFound KeeperUnavailable"
-        " KernelLost KernelNotFound KeyReused StartupFailed Unsupported"
+        "BadInput BoxError CheckpointNotFound EpochMismatch ExecutionNotFound InstallFailed"
+        " KeeperUnavailable KernelLost KernelNotFound KeyReused StartupFailed Unsupported"
     ),
     "result": (
-        "AttemptSnapshot Checkpoint ErrorInfo Event ExecutionResult Image KernelRecord OutputItem"
-        " SaveReport"
+        "AttemptSnapshot Checkpoint ErrorInfo Event ExecutionResult Image InstallReport"
+        " InstalledPackage KernelRecord OutputItem SaveReport"
     ),
     "retry": "AsyncRepair Repair",
     "spool": "OutputMatch OutputPage",

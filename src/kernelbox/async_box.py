@@ -27,6 +27,7 @@ from kernelbox.result import (
     Checkpoint,
     Event,
     ExecutionResult,
+    InstallReport,
     KernelRecord,
     OutputItem,
     SaveReport,
@@ -387,6 +388,12 @@ class AsyncBox:
     async def load(self, name: str, path: str, *, trust: bool = False) -> KernelRecord:
         """See :meth:`Box.load`."""
         return await self._driver.run(self._calls.load(name, path, trust=trust))
+
+    async def install(
+        self, kernel: KernelLike, *requirements: str, upgrade: bool = False
+    ) -> InstallReport:
+        """See :meth:`Box.install`."""
+        return await self._driver.run(self._calls.install(kernel, requirements, upgrade=upgrade))
 
     async def destroy(self, kernel: KernelLike) -> bool:
         """See :meth:`Box.destroy`."""

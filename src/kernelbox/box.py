@@ -26,6 +26,7 @@ from kernelbox.result import (
     Checkpoint,
     Event,
     ExecutionResult,
+    InstallReport,
     KernelRecord,
     OutputItem,
     SaveReport,
@@ -518,6 +519,21 @@ class Box:
         Python must be the one that it was saved by, up to the minor version.
         """
         return self._driver.run(self._calls.load(name, path, trust=trust))
+
+    def install(
+        self, kernel: KernelLike, *requirements: str, upgrade: bool = False
+    ) -> InstallReport:
+        """Give a kernel packages, importable at once, also where its network is off.
+
+        ``requirements`` are names with versions if you like: ``"pandas==2.*"``. The host resolves
+        and downloads them, under its policy (``KERNELBOX_INSTALL_…``), into a folder that this
+        kernel and its branches alone see and that goes with them; no environment on disk changes.
+        They outlive restarts and rewinds. What is there already is left as it is unless you
+        ``upgrade``. A cell that runs now has them when it asks for them with ``%pip install``; the
+        next one in any case. Raises :class:`InstallFailed` with the reason, in one line;
+        :class:`Unsupported` where uv is missing (``pip install uv packaging``).
+        """
+        return self._driver.run(self._calls.install(kernel, requirements, upgrade=upgrade))
 
     def destroy(self, kernel: KernelLike) -> bool:
         """End a kernel and all its processes, and wait until they are gone.

@@ -124,6 +124,9 @@ _CODE = Kind(
 _TYPE = Kind("'python3', 'ipykernel' or the name of an installed kernelspec", str, _is_text)
 _WALLS = Kind("the name of a profile, or the path of a file with one", str, _is_text)
 _MODULES = Kind("a list of names of modules", _read_words, _are_words)
+_PACKAGES = Kind("a list of names of packages", _read_words, _are_words)
+_ADDRESSES = Kind("a list of addresses of package indexes", _read_words, _are_words)
+_FOLDER = Kind("the path of a folder", str, lambda value: value == "" or _is_text(value))
 
 
 VARIABLES: tuple[Variable, ...] = (
@@ -166,6 +169,43 @@ VARIABLES: tuple[Variable, ...] = (
     Variable(
         "KERNELBOX_PROFILE", "profile", "open", _WALLS,
         "The walls around new kernels: open (none), permissive, moderate, restrictive, or a file",
+    ),
+    Variable(
+        "KERNELBOX_INSTALL", "install", "on", _choice("on", "callers", "off"),
+        "Who may install packages into kernels: callers and cells (on), only callers, nobody (off)",
+    ),
+    Variable(
+        "KERNELBOX_INSTALL_ALLOW", "install_allow", "*", _PACKAGES,
+        "Packages that may be asked for, with * as wildcard; what they depend on comes along",
+    ),
+    Variable(
+        "KERNELBOX_INSTALL_BLOCK", "install_block", "", _PACKAGES,
+        "Packages that are never installed, with * as wildcard; not even for another package",
+    ),
+    Variable(
+        "KERNELBOX_INSTALL_INDEXES", "install_indexes", "", _ADDRESSES,
+        "The only indexes to install from, the first by default; none: as pip or uv is set up",
+        secret=True,
+    ),
+    Variable(
+        "KERNELBOX_INSTALL_SOURCE", "install_source", "never", _choice("never", "allow"),
+        "Whether packages without a wheel may be built, which runs their code on the host",
+    ),
+    Variable(
+        "KERNELBOX_INSTALL_TIMEOUT", "install_timeout", "300", _seconds(zero=False),
+        "Seconds that one install may take",
+    ),
+    Variable(
+        "KERNELBOX_INSTALL_SIZE", "install_size", str(8 << 30), _whole(1 << 20),
+        "Bytes that the installed packages of one kernel may have on disk",
+    ),
+    Variable(
+        "KERNELBOX_INSTALL_CACHE", "install_cache", "", _FOLDER,
+        "Folder of installed packages; by default kernelbox/packages in the user's cache folder",
+    ),
+    Variable(
+        "KERNELBOX_INSTALL_CACHE_SIZE", "install_cache_size", str(20 << 30), _whole(0),
+        "Bytes that this folder may have; what was not used for longest goes first",
     ),
     Variable(
         "KERNELBOX_HOME", "home", "", _HOME,
@@ -275,6 +315,15 @@ class Settings:
     audit_max_bytes: int = 64 << 20
     audit_keep: int = 10
     audit_code: str = "digest"
+    install: str = "on"
+    install_allow: tuple[str, ...] = ("*",)
+    install_block: tuple[str, ...] = ()
+    install_indexes: tuple[str, ...] = ()
+    install_source: str = "never"
+    install_timeout: float = 300.0
+    install_size: int = 8 << 30
+    install_cache: str = ""
+    install_cache_size: int = 20 << 30
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None, **given: Any) -> Settings:
@@ -309,9 +358,10 @@ class Settings:
         return settings.check() if given else settings
 
     def __post_init__(self) -> None:
-        preload: Any = self.preload
-        if isinstance(preload, list):  # as JSON has it, and as most people write it
-            object.__setattr__(self, "preload", tuple(preload))
+        for name in _LISTS:
+            value = getattr(self, name)
+            if isinstance(value, list):  # as JSON has it, and as most people write it
+                object.__setattr__(self, name, tuple(value))
         # Explicit paths beat the home, which beats the defaults. Relative ones mean the caller's
         # folder of *now*; the keeper's is another.
         try:
@@ -322,6 +372,8 @@ class Settings:
                 object.__setattr__(self, name, path)
             if self.audit_log:
                 object.__setattr__(self, "audit_log", whole_path(self.audit_log))
+            if self.install_cache:
+                object.__setattr__(self, "install_cache", whole_path(self.install_cache))
         except TypeError:
             self.check()  # says which of them is no path
             raise
@@ -354,6 +406,7 @@ class Settings:
         return cls(**kept)
 
 
+_LISTS = ("preload", "install_allow", "install_block", "install_indexes")
 _FIELDS = frozenset(variable.field for variable in VARIABLES)
 _PREFIX = "KERNELBOX_"
 # Of our scripts, tests and benchmarks.

@@ -11,6 +11,7 @@
     ├── KeyReused           an idempotency key came again with another request
     ├── EpochMismatch       the namespace is not the one the caller expects; nothing was run
     ├── StartupFailed       a kernel could not be started, or its startup code failed
+    ├── InstallFailed       packages could not be installed, and why
     ├── Unsupported         this kernel or this machine cannot do that, and why
     └── KeeperUnavailable   the keeper could not be started or did not answer
 
@@ -64,6 +65,10 @@ class StartupFailed(BoxError):
     """Raised when a kernel does not come up, or ``KERNELBOX_STARTUP_CODE`` fails in it."""
 
 
+class InstallFailed(BoxError):
+    """Raised when packages are not installed; ``details["reason"]`` is one word for a program."""
+
+
 class Unsupported(BoxError):
     """Raised when the kernel type or the machine cannot do what was asked for."""
 
@@ -84,6 +89,7 @@ _BY_NAME: dict[str, type[BoxError]] = {
         KeyReused,
         EpochMismatch,
         StartupFailed,
+        InstallFailed,
         Unsupported,
         KeeperUnavailable,
     )

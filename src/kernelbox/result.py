@@ -260,6 +260,49 @@ class SaveReport:
         return asdict(self)
 
 
+@dataclass(slots=True, frozen=True)
+class InstalledPackage:
+    """A package and its version."""
+
+    name: str
+    version: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}"
+
+
+@dataclass(slots=True)
+class InstallReport:
+    """What ``install`` did. As text it is one line.
+
+    - ``requested``: what was asked for, as it was understood
+    - ``installed``: what the kernel has now and had not before, dependencies included
+    - ``seconds``: how long it took; ``cached``: nothing had to be downloaded
+    - ``notes``: what else there is to know, in sentences: what was there already
+    """
+
+    requested: list[str]
+    installed: list[InstalledPackage]
+    seconds: float = 0.0
+    cached: bool = False
+    notes: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        names = ", ".join(map(str, self.installed))
+        parts = [f"installed {names}" if names else "nothing had to be installed", *self.notes]
+        return f"{'; '.join(parts)} ({self.seconds:.1f} s{', cached' if self.cached else ''})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_wire(cls, values: Mapping[str, Any]) -> InstallReport:
+        kept = _known(cls, values)
+        kept["installed"] = [InstalledPackage(**each) for each in kept.get("installed", ())]
+        return cls(**kept)
+
+
 @dataclass(slots=True)
 class KernelRecord:
     """A kernel, as it was when this was made. Functions take the record, the name or the id.
@@ -319,6 +362,8 @@ __all__ = [
     "ErrorInfo",
     "ExecutionResult",
     "Image",
+    "InstallReport",
+    "InstalledPackage",
     "KernelRecord",
     "OutputItem",
     "SaveReport",

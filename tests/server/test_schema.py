@@ -24,6 +24,8 @@ def test_schemathesis_finds_no_difference(start: Start, tmp_path: Path) -> None:
             "kill_grace": 0.5,
             "fork_timeout": 5,
             "kernel_idle_timeout": 0,
+            "install_cache": str(tmp_path / "packages"),
+            "install_indexes": [f"file://{tmp_path}/nowhere"],
         },
     )
     paths = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))

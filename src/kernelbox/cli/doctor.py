@@ -118,10 +118,13 @@ def packages() -> Iterator[Check]:
         version = _version(name)
         advice = None if version else f"pip install {name}"
         yield Check(name, "ok" if version else "fail", version or "not installed", advice)
-    extras = {"foreign": ("jupyter_client",), "server": ("fastapi", "uvicorn")}
-    for extra, names in extras.items():
+    extras = {
+        "foreign": ("kernels of other languages", ("jupyter_client",)),
+        "install": ("packages for kernels", ("packaging", "uv")),
+        "server": ("the HTTP service", ("fastapi", "uvicorn")),
+    }
+    for extra, (what, names) in extras.items():
         missing = [name for name in names if _version(name) is None]
-        what = {"foreign": "kernels of other languages", "server": "the HTTP service"}[extra]
         if missing:
             found = f"{what}: not installed ({', '.join(missing)})"
             yield Check(f"extra {extra}", "warn", found, f'pip install "./kernelbox[{extra}]"')

@@ -10,6 +10,7 @@ from kernelbox.errors import (
     CheckpointNotFound,
     EpochMismatch,
     ExecutionNotFound,
+    InstallFailed,
     KeeperUnavailable,
     KernelLost,
     KernelNotFound,
@@ -29,6 +30,7 @@ STARTUP_FAILED = 7
 UNSUPPORTED = 8
 KEEPER_UNAVAILABLE = 9
 FAILED = 10
+INSTALL_FAILED = 11
 HUNG_UP = 129
 INTERRUPTED = 130
 PIPE_CLOSED = 141
@@ -46,6 +48,7 @@ MEANINGS: dict[int, str] = {
     UNSUPPORTED: "this kernel, machine or installation cannot do that",
     KEEPER_UNAVAILABLE: "the keeper could not be started or reached",
     FAILED: "anything else that went wrong on our side",
+    INSTALL_FAILED: "packages could not be installed; the message says why",
     HUNG_UP: "the terminal went away; the cell was interrupted",
     INTERRUPTED: "Ctrl-C; the cell was interrupted",
     PIPE_CLOSED: "whoever read our output closed the pipe",
@@ -62,6 +65,7 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (BadInput, BAD_INPUT),
     (KeyReused, BAD_INPUT),
     (StartupFailed, STARTUP_FAILED),
+    (InstallFailed, INSTALL_FAILED),
     (Unsupported, UNSUPPORTED),
     (KeeperUnavailable, KEEPER_UNAVAILABLE),
     (FileNotFoundError, NOT_FOUND),
@@ -97,6 +101,8 @@ def hint_for(error: BaseException, *, command: str, name: str | None) -> str:
         return f"kernelbox {command} --help shows what it takes"
     if isinstance(error, StartupFailed):
         return "kernelbox logs shows what was said meanwhile; kernelbox doctor checks this machine"
+    if isinstance(error, InstallFailed):
+        return "nothing was changed; correct the names or versions, then ask again"
     if isinstance(error, Unsupported):
         hint = error.details.get("hint")
         return str(hint) if hint else "kernelbox doctor says what works on this machine"

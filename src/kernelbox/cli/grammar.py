@@ -133,6 +133,20 @@ _ALL = (
         more="Variables are gone and the epoch goes up by one. Prints the record.",
     ),
     Command(
+        "install",
+        "give a kernel packages, importable at once",
+        "installing:install",
+        "a kernel",
+        options.install,
+        (
+            "kernelbox install --name demo 'pandas==2.*'",
+            "kernelbox install --name demo -U six iniconfig",
+        ),
+        "The host downloads them, also for a kernel without a network; they go with the kernel.\n"
+        "Prints what was installed. KERNELBOX_INSTALL_… says what may be.",
+        words="PACKAGE...",
+    ),
+    Command(
         "destroy",
         "end a kernel and all its processes",
         "kernels:destroy",

@@ -96,6 +96,12 @@ def load(parser: Parser) -> None:
     )
 
 
+def install(parser: Parser) -> None:
+    parser.add_argument(
+        "-U", "--upgrade", action="store_true", help="newer versions of what is there already"
+    )
+
+
 def interrupt(parser: Parser) -> None:
     parser.add_argument("--execution", metavar="ID", help="only this execution, waiting or running")
 

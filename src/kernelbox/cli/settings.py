@@ -59,7 +59,7 @@ def _facts(
     for variable in variables:
         value = getattr(settings, variable.field)
         fact: dict[str, Any] = {
-            "value": _HIDDEN if value and variable.name in _SECRET else value,
+            "value": _HIDDEN if value and (variable.secret or variable.name in _SECRET) else value,
             "default": variable.default or None,
             "source": source_of(variable, good),
             "variable": variable.name,

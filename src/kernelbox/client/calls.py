@@ -29,7 +29,14 @@ from kernelbox.errors import BadInput, BoxError, KeeperUnavailable, KernelLost, 
 from kernelbox.keeper.home import Home, locate
 from kernelbox.keeper.rootprocess import facts_for
 from kernelbox.places import package_parent
-from kernelbox.result import Checkpoint, ErrorInfo, ExecutionResult, KernelRecord, SaveReport
+from kernelbox.result import (
+    Checkpoint,
+    ErrorInfo,
+    ExecutionResult,
+    InstallReport,
+    KernelRecord,
+    SaveReport,
+)
 from kernelbox.wire import PROTOCOL, Frame, build_id
 
 if TYPE_CHECKING:
@@ -423,6 +430,26 @@ class Calls:
             "most": self.settings.max_checkpoints,
             "patience": self.settings.fork_timeout,
         }
+
+    def install(
+        self, kernel: KernelLike, requirements: Sequence[str], *, upgrade: bool
+    ) -> Call[InstallReport]:
+        from kernelbox.installs.indexes import host_environment
+
+        if not requirements or not all(isinstance(each, str) for each in requirements):
+            raise BadInput("name the packages to install, each a text like 'pandas==2.*'")
+        check_flag("upgrade", upgrade)
+        request = {
+            "op": "install",
+            "requirements": list(requirements),
+            "upgrade": upgrade,
+            "settings": self.settings.to_wire(),
+            "environ": host_environment(os.environ),
+        }
+        # The warden gives up first, and says why. Others of the family may be before us.
+        patience = 4 * (self.settings.install_timeout + _START_MARGIN)
+        reply = yield from self.kernel(kernel, request, patience=patience)
+        return InstallReport.from_wire(reply["report"])
 
     def kernel(
         self, kernel: KernelLike, request: Frame, *, patience: float | None = 60.0

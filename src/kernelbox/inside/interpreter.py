@@ -191,8 +191,18 @@ class Interpreter:
                 forking.branch(self, frame, fds)
             case "checkpoint":
                 forking.checkpoint(self, frame, fds)
+            case "packages" | "installed":
+                self._take_packages(frame.get("folder"))
             case _:
                 pass  # an input reply that came after the cell stopped waiting for it
+
+    def _take_packages(self, folder: str | None) -> None:
+        """The host has installed something, or had before this interpreter came."""
+        from kernelbox.inside import packages
+
+        if folder:
+            with contextlib.suppress(Exception):  # a cell may have made anything of sys.path
+                packages.take(folder)
 
     def _guarded(self, frame: Frame, fds: list[int]) -> bool:
         """Park a copy before a cell that may have to be undone. False: it must not be run, here

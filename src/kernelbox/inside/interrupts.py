@@ -34,6 +34,10 @@ class Interrupts:
         finally:
             self._cell_runs = False
 
+    @property
+    def in_cell(self) -> bool:
+        return self._cell_runs
+
     def stop(self) -> None:
         """The cell is over, also if an interrupt hit on the very way out of :meth:`cell`."""
         self._cell_runs = False

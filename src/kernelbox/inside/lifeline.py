@@ -35,6 +35,11 @@ class Lifeline:
         """False in a child that user code forked: it has no warden."""
         return self._sock is not None
 
+    @property
+    def in_cell(self) -> bool:
+        """Whether a cell runs: between cells, what arrives is for the interpreter itself."""
+        return self._interrupts.in_cell
+
     def fileno(self) -> int:
         assert self._sock is not None
         return self._sock.fileno()

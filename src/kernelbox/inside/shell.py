@@ -248,6 +248,8 @@ class Shell(InteractiveShell):
         """``!command``: the command writes straight into our pipes, so its output streams."""
         sys.stdout.flush()
         line = self.var_expand(cmd, depth=1)
+        if "pip" in line and "install" in line and self._installed(line):
+            return
         shell = os.environ.get("SHELL") or "/bin/sh"
         with subprocess.Popen([shell, "-c", line], stdin=subprocess.DEVNULL) as process:
             try:
@@ -261,6 +263,28 @@ class Shell(InteractiveShell):
                     process.wait()
                 raise
         self.user_ns["_exit_code"] = process.returncode
+
+    def _installed(self, line: str) -> bool:
+        """``!pip install``: the host does it, as for ``%pip``. False: it is something else."""
+        from kernelbox.inside import pip_lines
+
+        if (words := pip_lines.of_shell(line)) is None:
+            return False
+        self.user_ns["_exit_code"] = 0 if pip_lines.run(words) else 1
+        return True
+
+    def getoutput(self, cmd: str, split: bool = True, depth: int = 0) -> Any:
+        """``lines = !command``."""
+        if "pip" in cmd and "install" in cmd:
+            from IPython.utils.text import LSString, SList
+
+            from kernelbox.inside import pip_lines
+
+            words = pip_lines.of_shell(self.var_expand(cmd, depth=depth + 1))
+            if words is not None:
+                said = pip_lines.said(words)
+                return SList(said.splitlines()) if split else LSString(said)
+        return super().getoutput(cmd, split=split, depth=depth + 1)
 
     def debugger(self, force: bool = False) -> None:
         """``%debug`` and ``%pdb``: a debugger that nobody answers is refused before it starts."""
@@ -361,6 +385,20 @@ def _getpass(prompt: str = "Password: ", stream: object = None) -> str:
     return ask_input(prompt, password=True)
 
 
+def _pip(line: str) -> None:
+    """Install packages into this kernel (``%pip install pandas``), or ask pip something else."""
+    from kernelbox.inside import pip_lines
+
+    pip_lines.magic(line)
+
+
+def _uv(line: str) -> None:
+    """Install packages into this kernel (``%uv pip install pandas``), or run uv."""
+    from kernelbox.inside import pip_lines
+
+    pip_lines.uv_magic(line)
+
+
 def make_shell(ipython_dir: str) -> Shell:
     """The one shell of this process, with everything a first cell would have to import."""
     config = Config()
@@ -372,6 +410,9 @@ def make_shell(ipython_dir: str) -> Shell:
     plain = [(name, command.replace(" --color", "")) for name, command in default_aliases()]
     config.AliasManager.default_aliases = plain
     shell: Shell = Shell.instance(config=config, ipython_dir=ipython_dir)
+    assert shell.magics_manager is not None
+    shell.magics_manager.register_function(_pip, magic_name="pip")
+    shell.magics_manager.register_function(_uv, magic_name="uv")
     builtins.input = _input
     getpass.getpass = _getpass
     return shell

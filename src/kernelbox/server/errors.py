@@ -19,6 +19,7 @@ from kernelbox.errors import (
     CheckpointNotFound,
     EpochMismatch,
     ExecutionNotFound,
+    InstallFailed,
     KeeperUnavailable,
     KernelLost,
     KernelNotFound,
@@ -37,6 +38,8 @@ STATUSES: dict[type[BoxError], int] = {
     KeyReused: 422,
     EpochMismatch: 409,
     StartupFailed: 503,
+    # Of this index and this kernel as they are; another time, or another kernel, it may work.
+    InstallFailed: 409,
     # Of this kernel as it is (its threads, its type), not of the service: another can do it.
     Unsupported: 409,
     KeeperUnavailable: 503,
@@ -51,6 +54,7 @@ _HINTS: dict[str, str] = {
     "KeyReused": "send another Idempotency-Key with another request",
     "EpochMismatch": "nothing was run; details has the true epoch. Rebuild what was lost, then "
     "send that epoch",
+    "InstallFailed": "nothing was changed; details has the reason as one word",
     "KeeperUnavailable": "try again; the message says what is in the way",
 }
 

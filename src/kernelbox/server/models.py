@@ -9,7 +9,7 @@ from fastapi import Path, Query
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.json_schema import SkipJsonSchema
 
-from kernelbox.result import Checkpoint, KernelRecord, SaveReport
+from kernelbox.result import Checkpoint, InstallReport, KernelRecord, SaveReport
 from kernelbox.server.answers import to_json
 from kernelbox.server.walls_body import Walls
 from kernelbox.spool import OutputMatch
@@ -18,6 +18,7 @@ from kernelbox.spool import OutputMatch
 _LETTERS = "A-Za-z0-9À-ɏЀ-ӿぁ-ゖァ-ヺ一-鿿가-힣"
 NAME_PATTERN = f"^[{_LETTERS}_][{_LETTERS}_ .:@+~-]{{0,95}}$"
 SAVED_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
+PACKAGE_PATTERN = r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?(\[[A-Za-z0-9._, -]*\])?[ -~]*$"
 EXECUTION_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
 
 Name = Annotated[
@@ -154,6 +155,16 @@ class TakeCheckpoint(_Body):
     label: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
 
 
+class Install(_Body):
+    packages: list[Annotated[str, Field(pattern=PACKAGE_PATTERN, max_length=300)]] = Field(
+        min_length=1,
+        max_length=200,
+        description="Names, with versions if you like; no options, paths or addresses",
+        examples=[["pandas==2.*"]],
+    )
+    upgrade: bool = Field(default=False, description="Newer versions of what is there already")
+
+
 class Rewind(_Body):
     checkpoint: str = Field(min_length=1, description="A checkpoint's id or label")
 
@@ -244,6 +255,11 @@ class CheckpointTaken:
 @dataclass
 class Checkpoints:
     checkpoints: list[Checkpoint]
+
+
+@dataclass
+class Installed(InstallReport):
+    """What the kernel has now and had not before."""
 
 
 @dataclass

@@ -80,7 +80,7 @@ class BashDesk:
         job = self._kernel.current
         assert self.shell is not None
         try:
-            self.shell.run(code)
+            self.shell.run(self._kernel.packages.for_shell(self.shell) + code)
         except ValueError as error:
             if isinstance(job, Execution):
                 job.reply = {"ok": False, "execution_count": None}

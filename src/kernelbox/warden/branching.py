@@ -224,6 +224,7 @@ class Branching:
             self._reply(error)
             return None
         child.history = kernel.history.copy()
+        child.packages = kernel.packages.copy()
         child.execution_count = kernel.execution_count
         if not self._scoped:
             child.bash.renew(bash)

@@ -28,6 +28,10 @@ from kernelbox.warden.reservation import Reservation, reserve
 from kernelbox.wire import Frame
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kernelbox.installs.places import FamilyFolder
+    from kernelbox.warden.installing import InstallDesk
     from kernelbox.warden.walling import Walls
 
 _PORT_PATIENCE = 5.0
@@ -57,6 +61,9 @@ class Family(Warden):
         self._tags = FIRST
         self._reservation: Reservation | None = None
         self.walls: Walls | None = None
+        self._packages: FamilyFolder | None = None
+        self._installs: InstallDesk | None = None
+        self._host_environ: Mapping[str, str] = {}
         self.spare_time: Callable[[], object] = lambda: None
         """What to do while the walls are being built."""
         self.spare: PythonMember | None = PythonMember(self.reactor, _Nobody(), channel)
@@ -75,6 +82,7 @@ class Family(Warden):
         self.spare.send({"op": "prime"})
 
     def _become(self, frame: Frame, reply: Reply) -> None:
+        self._host_environ = frame["environ"]
         if frame.get("profile"):
             frame = self._walk_in(frame)
         super()._become(frame, reply)
@@ -84,18 +92,20 @@ class Family(Warden):
         """Order the walls; the interpreter starts when they stand. What is asked of it until then
         waits in its socket."""
         from kernelbox.walls.profiles import Profile
-        from kernelbox.warden.walling import Walls
+        from kernelbox.warden.walling import Walls, folder_for_packages
 
         profile = Profile.from_wire(frame["profile"])
         settings = frame["settings"]
         sockets = os.path.dirname(os.path.dirname(str(frame["address"])))
         private = [str(settings["runtime_dir"]), sockets, *_home_of(settings, str(frame["cwd"]))]
         self.walls = Walls(profile, self.stub_pid, str(frame["kernel_id"]))
-        plan, changed = self.walls.furnish(frame, private=private)
+        locked = self.walls.way.kind == "locks"
+        self._packages = None if locked else folder_for_packages(frame)
+        plan, changed = self.walls.furnish(frame, private=private, packages=self._packages)
         if log := settings.get("audit_log"):
             from kernelbox.warden.auditing import check_out_of_reach
 
-            check_out_of_reach(str(log), plan.mounts)
+            check_out_of_reach(str(log), plan.mounts if isinstance(plan, Plan) else ())
         count_oom_kills_by(self.walls.oom_kills)
         fds = self.walls.hear_denials(self.reactor, self._denied) + self.walls.secrets_for_gate()
         order = {"op": "wall", "plan": plan.to_wire(), "group": self.walls.group}
@@ -134,7 +144,39 @@ class Family(Warden):
             if household.kernel.audit is not None:
                 household.kernel.audit.denied(said)
 
+    # -- packages ---------------------------------------------------------------------------
+
+    def install(self, kernel: Kernel, frame: Frame, reply: Reply) -> None:
+        self._desk().ask(kernel, frame, reply)
+
+    def install_asked(self, kernel: Kernel, frame: Frame) -> None:
+        from kernelbox.warden.installing import answer_cell
+
+        answer_cell(self._desk, kernel, frame)
+
+    def _desk(self) -> InstallDesk:
+        if self.walls is not None and self.walls.way.kind == "locks":
+            raise Unsupported(
+                "nothing can be installed into a sandbox where user namespaces are closed: there is "
+                "no folder that it alone could see. Install it into the environment of its Python"
+            )
+        if self._installs is None:
+            from kernelbox.walls.packages import PLACE
+            from kernelbox.warden.installing import InstallDesk
+
+            assert self.settings is not None
+            self._installs = InstallDesk(
+                self.reactor,
+                self.settings,
+                self._host_environ,
+                folder=self._packages,
+                inside=None if self.walls is None else PLACE,
+            )
+        return self._installs
+
     def end(self) -> None:
+        if self._installs is not None:
+            self._installs.close()
         self._discard_reservation()
         super().end()
         if self.walls is not None:
@@ -151,6 +193,10 @@ class Family(Warden):
     def _before_leaving(self) -> None:
         if self.walls is not None:
             self.walls.take_down()
+        if self._installs is not None:
+            self._installs.remove()
+        elif self._packages is not None:
+            self._packages.remove()
 
     def _discard_reservation(self) -> None:
         if self._reservation is not None:

@@ -321,6 +321,13 @@ class Warden(ABC):
         """A checkpoint is there."""
         raise Unsupported("this needs our own python3 kernel")
 
+    def install(self, kernel: Kernel, frame: Frame, reply: Reply) -> None:
+        """Give a kernel packages."""
+        raise Unsupported("installing packages needs our own python3 kernel")
+
+    def install_asked(self, kernel: Kernel, frame: Frame) -> None:  # noqa: B027
+        """Code of a kernel wants packages; only our own interpreter asks."""
+
     def close(self) -> None:
         """Let go of everything without ending the process: for a rehearsal."""
         for client in list(self._clients):

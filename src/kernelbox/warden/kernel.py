@@ -25,6 +25,7 @@ from kernelbox.warden.identity import Identity
 from kernelbox.warden.jobs import ForkOrder, Job, Question
 from kernelbox.warden.member import Member, process_facts
 from kernelbox.warden.once import Once
+from kernelbox.warden.packages import Packages
 from kernelbox.warden.parked import Parked
 from kernelbox.warden.shelf import Shelf
 from kernelbox.warden.timetravel import TimeTravel
@@ -65,6 +66,7 @@ class Landlord(Protocol):
         patience: float,
     ) -> tuple[Any, Callable[..., None]]: ...
     def parked_arrived(self, parked: Parked) -> None: ...
+    def install_asked(self, kernel: Kernel, frame: Frame) -> None: ...
 
 
 class Kernel:
@@ -95,6 +97,7 @@ class Kernel:
         self._questions = 0
         self._startup: Execution | None = None  # while it is waited for
         self._handed_out = False
+        self.packages = Packages()
         self.travel = TimeTravel(self)
         self.execution_count = 0
         self.cells = 0  # that were run, by whomever; a rewind takes it back
@@ -346,6 +349,8 @@ class Kernel:
                 self.travel.guarded(self.current, frame)
             case "begun":
                 self._begun()
+            case "install":
+                self.family.install_asked(self, frame)
             case _:
                 event = event_of(frame)
                 if event is None:
@@ -473,6 +478,8 @@ class Kernel:
     def _pump(self) -> None:
         while self.current is None and not self.ending and self._queue and self._may_start():
             job = self._queue.popleft()
+            if self.packages.folder is not None and self.member is not None:
+                self.packages.tell(self.member)
             if isinstance(job, Execution):
                 try:
                     self._start_execution(job)

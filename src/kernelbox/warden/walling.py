@@ -12,10 +12,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kernelbox.errors import Unsupported
+from kernelbox.installs.places import FamilyFolder, cache_root
 from kernelbox.places import package_parent
 from kernelbox.reactor import Reactor
 from kernelbox.walls import cgroups, gate, seccomp, trees, ways
 from kernelbox.walls.drivers import cannot_enforce
+from kernelbox.walls.packages import shown_in
 from kernelbox.walls.plan import GATE_PORT, HOME, Plan, host_uid_for, plan_for
 from kernelbox.walls.profiles import Profile, environment_for
 from kernelbox.wire import READ_SIZE, Frame
@@ -66,9 +68,12 @@ class Walls:
         self._group = self._limit(kernel_id)
         self._locked: LockedIn | None = None
 
-    def furnish(self, frame: Frame, *, private: list[str]) -> tuple[Plan | Locks, Frame]:
+    def furnish(
+        self, frame: Frame, *, private: list[str], packages: FamilyFolder | None
+    ) -> tuple[Plan | Locks, Frame]:
         """The plan for the stub, and the request with what is different behind walls: the folder
-        and the environment. ``private``: folders of ours that no sandbox may see."""
+        and the environment. ``private``: folders of ours that no sandbox may see; ``packages``: the
+        one that it shall see, to be filled later."""
         shown, unseen = _trees()
         if self.way.kind == "locks":
             return self._lock_in(frame, shown=shown, unseen=unseen, private=private)
@@ -79,6 +84,8 @@ class Walls:
             private=private,
             host_uid=host_uid_for(self._stub_pid),
         )
+        if packages is not None:
+            plan = shown_in(plan, packages.path, hidden=packages.root)
         binaries = os.path.join(sys.prefix, "bin")
         environ = environment_for(
             self.profile,
@@ -263,3 +270,15 @@ class Walls:
         if self.profile.cpus is not None:
             parts.append("the share of the processor is not limited")
         self.notes.append(f"limits without a control group: {', '.join(parts)} ({why})")
+
+
+def folder_for_packages(frame: Frame) -> FamilyFolder | None:
+    """What the host fills when something is installed. A sandbox without one can do all else."""
+    settings = frame["settings"]
+    if settings.get("install") == "off":
+        return None
+    root = cache_root(str(settings.get("install_cache") or ""), frame["environ"])
+    try:
+        return FamilyFolder(root, str(frame["kernel_id"]))
+    except OSError:
+        return None  # said when somebody wants to install

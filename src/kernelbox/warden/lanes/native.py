@@ -348,6 +348,11 @@ class NativeClient:
         if execution is not None:
             self._target(frame).answer_input(execution, frame.get("value"))
 
+    def _op_install(self, request: Any, frame: Frame) -> None:
+        kernel = self._target(frame)
+        self._check_fork(kernel, "installing packages")
+        self._family.install(kernel, frame, lambda content: self._reply(request, content))
+
     def _op_interrupt(self, request: Any, frame: Frame) -> None:
         self._reply(request, {"interrupted": self._target(frame).interrupt()})
 

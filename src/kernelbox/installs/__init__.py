@@ -1,0 +1,1 @@
+"""Packages for kernels: the host resolves and downloads them under a policy, into layers."""
