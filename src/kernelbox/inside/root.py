@@ -58,6 +58,7 @@ def build(ipython_dir: str, preload: Sequence[str]) -> tuple[Interpreter, list[s
             failures.append(f"KERNELBOX_PRELOAD: {name} cannot be imported: {error!r}")
     interpreter = Interpreter(make_shell(ipython_dir))
     interpreter.hooks_matter = bool(preload)
+    interpreter.preload = tuple(preload)
     interpreter.install()
     outbox.lifeline = None
     warm_up(interpreter.shell, FIRST_CELL * _REHEARSALS)

@@ -43,6 +43,10 @@ def main(
         if group := order.get("group"):
             hierarchy = cgroups.Hierarchy(group["version"], group["parents"])
             cgroups.Group(hierarchy, order["kernel_id"]).join()
+        if order.get("driver") == "gvisor":
+            from kernelbox.inside import gvisor
+
+            gvisor.keep(control, first, order, plan, interpreter.preload)
         outside, inside = socket.socketpair()
         pid = entry.enter(plan, ids, lambda: _open_way_out(plan, inside))
         if ids is not None:

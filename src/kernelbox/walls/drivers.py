@@ -7,8 +7,12 @@ from kernelbox.walls.profiles import Profile
 
 def cannot_enforce(profile: Profile) -> str:
     """What of a profile no wall of ours holds yet, in words; empty if all of it is enforced."""
-    if profile.driver != "process":
-        return f"there is no driver {profile.driver!r} in this version; use 'process'"
     if profile.network == "host":
         return "a sandbox never has the host's network; use network='on' or 'off'"
+    if profile.driver == "gvisor":
+        from kernelbox.walls import gvisor
+
+        return gvisor.cannot_enforce(profile)
+    if profile.driver != "process":
+        return f"there is no driver {profile.driver!r} in this version; use 'process'"
     return ""

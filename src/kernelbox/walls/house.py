@@ -35,10 +35,10 @@ _OWN_MOUNT = calls.MS_NOSUID | calls.MS_NODEV
 _SMALL = 16 << 20
 _PER_FILE, _LEAST_FILES = 16 << 10, 2048
 """An empty file takes memory, too."""
-_WORTH_A_MOUNT = 1 << 18
+WORTH_A_MOUNT = 1 << 18
 """A smaller file is copied sooner than it is mounted."""
 
-_FILES = {
+FILES = {
     "passwd": (
         f"root:x:0:0:root:/root:/usr/sbin/nologin\n"
         f"sandbox:x:{INSIDE_UID}:{INSIDE_UID}:sandbox:{HOME}:/bin/bash\n"
@@ -140,12 +140,12 @@ def _make_etc(plan: Plan) -> None:
         source, target = f"{_OLD}/etc/{name}", f"{_NEW}/etc/{name}"
         if os.path.islink(source):
             os.symlink(os.readlink(source), target)
-        elif os.path.isfile(source) and os.path.getsize(source) < _WORTH_A_MOUNT:
+        elif os.path.isfile(source) and os.path.getsize(source) < WORTH_A_MOUNT:
             with open(source, "rb") as there, open(target, "wb") as here:
                 here.write(there.read())
         elif os.path.exists(source):
             _show(f"/etc/{name}", None)
-    for name, text in _FILES.items():
+    for name, text in FILES.items():
         with open(f"{_NEW}/etc/{name}", "w") as file:
             file.write(text)
 

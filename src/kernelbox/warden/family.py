@@ -18,6 +18,7 @@ from kernelbox.warden.bash_member import BashMember
 from kernelbox.warden.branching import Branching
 from kernelbox.warden.connection import Ports, open_ports
 from kernelbox.warden.exits import Exit, count_oom_kills_by, oom_kills
+from kernelbox.warden.hands import Hands
 from kernelbox.warden.household import CopyAnswer, Door, Reply, Warden
 from kernelbox.warden.kernel import Kernel
 from kernelbox.warden.lanes.jupyter import JupyterDoor
@@ -92,6 +93,9 @@ class Family(Warden):
         count_oom_kills_by(self.walls.oom_kills)
         fds = self.walls.hear_denials(self.reactor, self._denied)
         order = {"op": "wall", "plan": plan.to_wire(), "group": self.walls.group}
+        if profile.driver == "gvisor":
+            self.hands = Hands(self._stub)
+            order |= {"driver": "gvisor", "folder": self.walls.folder_in(settings["runtime_dir"])}
         self._stub.send({**order, "kernel_id": str(frame["kernel_id"])}, fds)
         for fd in fds:
             os.close(fd)
@@ -158,14 +162,14 @@ class Family(Warden):
         failure that is to be ``quiet``, none)."""
         newcomer = _Newcomer()
         copy = self._new_member(newcomer, start=False)
-        copy.is_copy = True
+        copy.is_copy, copy.hands = True, self.hands
 
         deadlines: list[Timer] = []
 
         def here() -> None:
             for deadline in deadlines:
                 deadline.cancel()  # or it would keep all of this alive until then
-            self._members[self._inside(copy.pid)] = copy
+            self._members[self._inside(copy)] = copy
             arrived(copy)
 
         def gone(why: str) -> None:
@@ -195,11 +199,13 @@ class Family(Warden):
 
     def parked_arrived(self, parked: Parked) -> None:
         """Its end is told by the stub, as every member's is."""
-        self._members[self._inside(parked.pid)] = parked
+        self._members[self._inside(parked)] = parked
 
-    def _inside(self, pid: int) -> int:
+    def _inside(self, member: PythonMember | Parked) -> int:
         """How the stub knows a process."""
-        return pid if self.walls is None else linux.pid_inside(pid)
+        if self.hands is not None:
+            return member.inner_pid
+        return member.pid if self.walls is None else linux.pid_inside(member.pid)
 
     def _outside(self, pid: int) -> int:
         """A process that the stub knows so; 0 if it has ended."""
@@ -244,7 +250,7 @@ class Family(Warden):
 
     def start_bash(self, kernel: Kernel, cwd: str) -> BashMember:
         self._tags += 1
-        member = BashMember(self.reactor, kernel.bash)
+        member = BashMember(self.reactor, kernel.bash, inside=self.hands is not None)
         self._starting[self._tags] = member
         order, fds = member.order(cwd, kernel.identity.environ)
         order["scope"] = kernel.scope
@@ -277,7 +283,9 @@ class Family(Warden):
         match frame.get("op"):
             case "started":
                 member = self._starting.pop(frame["tag"], None)
-                if isinstance(member, PythonMember):
+                if self.hands is not None:
+                    self._started_inside(member, frame["pid"], self.hands)
+                elif isinstance(member, PythonMember):
                     self._members[frame["pid"]] = member
                     member.is_running_as(self._outside(frame["pid"]))
                 elif isinstance(member, BashMember):
@@ -298,6 +306,18 @@ class Family(Warden):
                     python.exited(status, oom_kills=oom_kills(fresh=True) - python.oom_before)
                 elif (shell := self._shells.pop(pid, None)) is not None:
                     shell.exited(status)
+            case _ if self.hands is not None:
+                self.hands.heard(frame)
+
+    def _started_inside(
+        self, member: PythonMember | BashMember | None, pid: int, hands: Hands
+    ) -> None:
+        if isinstance(member, PythonMember):
+            self._members[pid] = member
+            member.is_running_inside_as(pid, hands)
+        elif isinstance(member, BashMember):
+            self._shells[pid] = member
+            member.started_inside(pid, hands)
 
 
 def _home_of(settings: Frame, cwd: str) -> list[str]:

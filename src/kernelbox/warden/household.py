@@ -21,6 +21,7 @@ from kernelbox.reactor import Peer, Reactor
 from kernelbox.warden.bash_member import BashMember
 from kernelbox.warden.connection import Ports, write_private
 from kernelbox.warden.execution import Loss
+from kernelbox.warden.hands import Hands
 from kernelbox.warden.identity import Identity
 from kernelbox.warden.kernel import Kernel
 from kernelbox.warden.lanes.native import NativeClient
@@ -70,6 +71,8 @@ class Warden(ABC):
         self.notes: Sequence[str] = ()
         self.mortal = True  # until it is somebody's, it ends with the keeper
         self.settings: Settings | None = None
+        self.hands: Hands | None = None
+        """Where members have no pid that we could signal: who does."""
         self._clients: set[NativeClient] = set()
         self._ended = False
         # The stub's death is told by its pidfd, not by the end of this socket.

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -20,6 +21,7 @@ from kernelbox.walls.profiles import Profile, environment_for
 from kernelbox.wire import READ_SIZE, Frame
 
 _LONGEST_BACKLOG = 1 << 18
+_TASKS_OF_GVISOR, _TASKS_EACH = 128, 4
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -45,6 +47,14 @@ def prepare() -> None:
         seccomp.allow_list(sockets=True)
 
 
+def _tasks_of_host(profile: Profile) -> int | None:
+    """How many processes and threads of the host a sandbox may have."""
+    if profile.driver == "gvisor" and profile.processes is not None:
+        # Its kernel has threads of its own, and takes several tasks for each process in it.
+        return _TASKS_OF_GVISOR + _TASKS_EACH * profile.processes
+    return profile.processes
+
+
 class Walls:
     """One profile around one family."""
 
@@ -55,6 +65,8 @@ class Walls:
         self.notes: list[str] = []
         """For the record: what limits it, and what is not shown of the host."""
         self._stub_pid = stub_pid
+        self._kernel_id = kernel_id
+        self._folder: str | None = None
         self._group = self._limit(kernel_id)
 
     def furnish(self, frame: Frame, *, private: list[str]) -> tuple[Plan, Frame]:
@@ -89,6 +101,11 @@ class Walls:
             "notes": [*(frame.get("notes") or ()), *self.notes],
         }
         return plan, {**frame, **changed}
+
+    def folder_in(self, runtime: str) -> str:
+        """Where a driver that builds in files may do so; it goes with the sandbox."""
+        self._folder = os.path.join(runtime, f"walls-{self._kernel_id}")
+        return self._folder
 
     def hear_denials(self, reactor: Reactor, denied: Callable[[str], None]) -> list[int]:
         """The end of a pipe, for the gate to tell of what it refused; none if there is no gate."""
@@ -134,6 +151,8 @@ class Walls:
                 self._group.kill()
                 self._group.remove()
             self._group = None
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     @property
     def group(self) -> Frame | None:
@@ -178,7 +197,7 @@ class Walls:
                 kernel_id,
                 memory=profile.memory,
                 cpus=profile.cpus,
-                processes=profile.processes,
+                processes=_tasks_of_host(profile),
             )
         except cgroups.GroupFailed as failure:
             raise Unsupported(f"the limits of {profile.name!r} cannot be had: {failure}") from None

@@ -1,0 +1,132 @@
+"""The inner half of a family in gVisor: pid 1 there, a Python that was started for it alone.
+
+It becomes what a fork of the root is elsewhere: a warm interpreter with a stub around it. It is
+root in the sandbox, so that user code can neither end nor read it, and makes ordinary users of all
+that it starts. On the host it is nobody.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import shutil
+import signal
+import socket
+import tempfile
+from collections.abc import Callable
+from typing import NoReturn
+
+from kernelbox.inside import linux, root
+from kernelbox.inside.interpreter import Interpreter
+from kernelbox.inside.stub import FIRST, Stub
+from kernelbox.walls import kernelcalls, rlimits, seccomp
+from kernelbox.walls.plan import INSIDE_UID, Plan
+from kernelbox.wire import READ_SIZE, Decoder, Frame, encode
+
+_CONTROL_AND_CHANNEL = 5
+_FILTERS: dict[str, Callable[[], seccomp.Program | None]] = {
+    "all": lambda: None,
+    "deny-list": seccomp.deny_list,
+    "allow-list": lambda: seccomp.allow_list(sockets=True),
+}
+
+
+def main() -> NoReturn:
+    """Be the stub of a family until its control socket closes."""
+    linux.set_dumpable(False)
+    order, fds = _first_order()
+    control = socket.socket(fileno=fds.pop(0))
+    # Orders that come before it is warm wait in the socket.
+    control.sendall(encode({"op": "walled"}))
+    folder = tempfile.mkdtemp(prefix="kernelbox-")
+    interpreter, _ = root.build(folder, order["preload"])
+    shutil.rmtree(folder, ignore_errors=True)
+    root.freeze()
+    gc.enable()
+    linux.set_name("kb-stub")
+    linux.adopt_orphans()
+    stub = FreshStub(control, interpreter, Plan.from_wire(order["plan"]))
+    stub.start_first(order["token"], fds)
+    stub.run()
+
+
+def _first_order() -> tuple[Frame, list[int]]:
+    """What we are here for, and the descriptors: they came with our standard input."""
+    decoder = Decoder()
+    taken: list[int] = []
+    start = socket.socket(fileno=os.dup(0))
+    while True:
+        data, fds, _, _ = socket.recv_fds(start, READ_SIZE, _CONTROL_AND_CHANNEL)
+        if not data:
+            os._exit(0)  # nobody wants this one any more
+        taken += fds
+        for frame in decoder.feed(data):
+            start.close()
+            null = os.open(os.devnull, os.O_RDWR)
+            os.dup2(null, 0)
+            os.close(null)
+            return frame, taken
+
+
+class FreshStub(Stub):
+    """A stub whose children have yet to walk into the last of their walls, and whose warden cannot
+    reach them: it signals them at the warden's word."""
+
+    def __init__(self, control: socket.socket, interpreter: Interpreter, plan: Plan) -> None:
+        super().__init__(control, interpreter)
+        self._plan = plan
+        self._filter = _FILTERS[plan.syscalls]()
+        self._jobs: dict[int, list[int]] = {}
+        """Of each shell: what earlier commands left running."""
+
+    def start_first(self, token: str, fds: list[int]) -> None:
+        """The one interpreter that every family needs."""
+        self._obey({"op": "interpreter", "tag": FIRST, "token": token}, fds)
+        for fd in fds:
+            os.close(fd)
+
+    def _lock_in(self) -> None:
+        """In a member, before it runs anybody's code. The system calls are filtered last: the
+        steps before need some that are forbidden then."""
+        os.setgroups([])
+        os.setresgid(INSIDE_UID, INSIDE_UID, INSIDE_UID)
+        os.setresuid(INSIDE_UID, INSIDE_UID, INSIDE_UID)  # and no capability is left
+        linux.die_with_parent()  # again: who becomes somebody else forgets it
+        linux.set_dumpable(True)
+        kernelcalls.gain_no_privileges()
+        rlimits.apply(self._plan.limits)
+        os.chdir(self._plan.cwd)
+        if self._filter is not None:
+            seccomp.install(self._filter)
+
+    def _obey(self, frame: Frame, fds: list[int]) -> None:
+        match frame["op"]:
+            case "signal":
+                send = os.killpg if frame["group"] else os.kill
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    send(frame["pid"], frame["signal"])
+            case "jobs":
+                jobs = self._jobs[frame["pid"]] = linux.descendants(frame["pid"])
+                self._say({"op": "jobs", "pid": frame["pid"], "jobs": len(jobs)})
+            case "interrupt_shell":
+                self._interrupt_shell(frame["pid"], hard=frame["hard"])
+            case "kill":
+                spare = self._jobs.get(frame["pid"], ()) if frame.get("spare_jobs") else ()
+                linux.kill_descendants(frame["pid"], spare=spare)
+                linux.send_signal([frame["pid"]], signal.SIGKILL)
+            case "census":
+                below = [child for pid in frame["pids"] for child in linux.children(pid)]
+                self._say({"op": "census", "busy": any(map(linux.is_running, below))})
+            case _:
+                super()._obey(frame, fds)
+
+    def _interrupt_shell(self, shell: int, *, hard: bool) -> None:
+        """As ``warden/bash_member.py`` does where it can reach the shell, with the reasons."""
+        jobs = self._jobs.get(shell, [])
+        linux.send_signal([shell], signal.SIGURG)
+        fresh = [pid for pid in linux.descendants(shell) if pid not in jobs]
+        linux.send_signal(fresh, signal.SIGINT)
+        if hard:
+            linux.kill_descendants(shell, spare=jobs)
+            linux.send_signal([shell], signal.SIGINT)

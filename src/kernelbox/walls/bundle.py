@@ -1,0 +1,161 @@
+"""What runsc is told of a sandbox: a plan as an OCI bundle, a folder with a root and a config.json.
+
+The same house as :mod:`kernelbox.walls.house` builds by itself, in the words of another builder.
+Nothing in it is secret, and nothing is run from here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kernelbox.walls import house, trees
+from kernelbox.walls.plan import HOME, INSIDE_UID, WORKSPACE, Plan
+
+_CAPABILITIES = ("CAP_SETUID", "CAP_SETGID", "CAP_KILL")
+"""Of pid 1 alone: it makes ordinary users of all that it starts, and must be able to end them."""
+
+_NAMESPACES = ("pid", "network", "ipc", "uts", "mount")
+_OWN = ("nosuid", "nodev")
+
+Mount = dict[str, Any]
+
+
+def write(folder: str, plan: Plan, command: Sequence[str], environ: Mapping[str, str]) -> None:
+    """Fill ``folder``, which is ours alone; ``command`` is pid 1 of the sandbox."""
+    root = os.path.join(folder, "rootfs")
+    os.mkdir(root, 0o755)
+    mounts = [
+        *_own_places(plan),
+        *_shown(root, plan),
+        *_settings(root),
+        *_brought_in(plan),
+    ]
+    _make_links(root, plan)
+    mounts += _covers(folder, plan)
+    config = {
+        "ociVersion": "1.0.0",
+        "hostname": "sandbox",
+        "root": {"path": root, "readonly": not plan.overlay},
+        "mounts": mounts,
+        "process": {
+            "terminal": False,
+            "user": {"uid": 0, "gid": 0},
+            "args": list(command),
+            "env": [f"{name}={value}" for name, value in environ.items()],
+            "cwd": "/",
+            "noNewPrivileges": True,
+            "capabilities": {
+                kind: list(_CAPABILITIES) for kind in ("bounding", "effective", "permitted")
+            },
+        },
+        "linux": {"namespaces": [{"type": kind} for kind in _NAMESPACES]},
+    }
+    with open(os.path.join(folder, "config.json"), "w") as file:
+        json.dump(config, file)
+
+
+def remove(folder: str) -> None:
+    """When the sandbox has ended, however it did."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _own_places(plan: Plan) -> list[Mount]:
+    """Memory of the sandbox's own. What is in it goes with it."""
+    user = f"uid={INSIDE_UID}", f"gid={INSIDE_UID}"
+    found: list[Mount] = [
+        {"destination": "/proc", "type": "proc", "source": "proc", "options": list(_OWN)}
+    ]
+    for place, mode in (
+        (WORKSPACE, "0755"),
+        ("/tmp", "1777"),
+        (HOME, "0700"),
+        ("/dev/shm", "1777"),
+    ):
+        found.append(_memory(place, plan.scratch, mode, *user))
+    return found
+
+
+def _memory(place: str, size: int, mode: str, *more: str) -> Mount:
+    options = [*_OWN, f"mode={mode}", *([f"size={size}"] if size else []), *more]
+    return {"destination": place, "type": "tmpfs", "source": "tmpfs", "options": options}
+
+
+def _bind(source: str, place: str, *, writable: bool = False) -> Mount:
+    options = ["rbind", *_OWN, "rw" if writable else "ro"]
+    return {"destination": place, "type": "bind", "source": source, "options": options}
+
+
+def _shown(root: str, plan: Plan) -> list[Mount]:
+    """The interpreter's trees and the system's, at their own places, to be read."""
+    found = [_bind(tree, tree) for tree in plan.shown if os.path.exists(tree)]
+    for tree in trees.SYSTEM:
+        if os.path.islink(tree):
+            os.symlink(os.readlink(tree), root + tree)
+        elif os.path.isdir(tree):
+            found.append(_bind(tree, tree))
+    return found
+
+
+def _settings(root: str) -> list[Mount]:
+    os.mkdir(f"{root}/etc")
+    found = []
+    for name in trees.SETTINGS:
+        source = f"/etc/{name}"
+        if os.path.islink(source):
+            os.symlink(os.readlink(source), root + source)
+        elif os.path.isfile(source) and os.path.getsize(source) < house.WORTH_A_MOUNT:
+            shutil.copyfile(source, root + source)
+        elif os.path.exists(source):
+            found.append(_bind(source, source))
+    for name, text in house.FILES.items():
+        with open(f"{root}/etc/{name}", "w") as file:
+            file.write(text)
+    for place in ("run", "root", "var/tmp"):
+        os.makedirs(f"{root}/{place}", exist_ok=True)
+    return found
+
+
+def _brought_in(plan: Plan) -> list[Mount]:
+    for source, target, _ in plan.mounts:
+        if not os.path.lexists(source):
+            raise FileNotFoundError(f"mounting {source} on {target}: there is no {source}")
+    return [_bind(source, target, writable=rw) for source, target, rw in plan.mounts]
+
+
+def _make_links(root: str, plan: Plan) -> None:
+    for path, target in plan.links:
+        place = root + path
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        if not os.path.lexists(place):
+            os.symlink(target, place)
+
+
+def _covers(folder: str, plan: Plan) -> list[Mount]:
+    """Over what is shown with the rest and is nobody's business: something is there, and empty."""
+    nothing = os.path.join(folder, "nothing")
+    os.close(os.open(nothing, os.O_CREAT | os.O_WRONLY, 0o000))
+    found = []
+    for path in plan.masked:
+        source = _source_of(path, plan)
+        if source is None or os.path.islink(source):
+            continue
+        if os.path.isdir(source):
+            found.append(_memory(path, 4096, "0000", "ro"))
+        elif os.path.exists(source):
+            found.append(_bind(nothing, path))
+    return found
+
+
+def _source_of(path: str, plan: Plan) -> str | None:
+    """Which file of the host is seen at a path of the sandbox; None: it is no file of the host."""
+    seen = [(tree, tree) for tree in (*trees.SYSTEM, "/etc", *plan.shown)]
+    seen += [(target, source) for source, target, _ in plan.mounts]
+    above = [(target, source) for target, source in seen if trees.inside(path, [target])]
+    if not above:
+        return None
+    target, source = max(above, key=lambda each: len(each[0]))
+    return source + path[len(target) :]
