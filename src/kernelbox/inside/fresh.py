@@ -17,14 +17,15 @@ import tempfile
 from collections.abc import Callable
 from typing import NoReturn
 
-from kernelbox.inside import linux, root
+from kernelbox.inside import ferry, linux, root
 from kernelbox.inside.interpreter import Interpreter
 from kernelbox.inside.stub import FIRST, Stub
 from kernelbox.walls import kernelcalls, rlimits, seccomp
 from kernelbox.walls.plan import INSIDE_UID, Plan
 from kernelbox.wire import READ_SIZE, Decoder, Frame, encode
 
-_CONTROL_AND_CHANNEL = 5
+_MOST_FDS = 6
+"""The control socket, the channel of the first interpreter, and the way to the gate."""
 _FILTERS: dict[str, Callable[[], seccomp.Program | None]] = {
     "all": lambda: None,
     "deny-list": seccomp.deny_list,
@@ -39,6 +40,9 @@ def main() -> NoReturn:
     control = socket.socket(fileno=fds.pop(0))
     # Orders that come before it is warm wait in the socket.
     control.sendall(encode({"op": "walled"}))
+    plan = Plan.from_wire(order["plan"])
+    if plan.network == "on":
+        ferry.start(socket.socket(fileno=fds.pop()))
     folder = tempfile.mkdtemp(prefix="kernelbox-")
     interpreter, _ = root.build(folder, order["preload"])
     shutil.rmtree(folder, ignore_errors=True)
@@ -46,7 +50,7 @@ def main() -> NoReturn:
     gc.enable()
     linux.set_name("kb-stub")
     linux.adopt_orphans()
-    stub = FreshStub(control, interpreter, Plan.from_wire(order["plan"]))
+    stub = FreshStub(control, interpreter, plan)
     stub.start_first(order["token"], fds)
     stub.run()
 
@@ -57,7 +61,7 @@ def _first_order() -> tuple[Frame, list[int]]:
     taken: list[int] = []
     start = socket.socket(fileno=os.dup(0))
     while True:
-        data, fds, _, _ = socket.recv_fds(start, READ_SIZE, _CONTROL_AND_CHANNEL)
+        data, fds, _, _ = socket.recv_fds(start, READ_SIZE, _MOST_FDS)
         if not data:
             os._exit(0)  # nobody wants this one any more
         taken += fds

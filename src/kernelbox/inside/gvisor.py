@@ -8,14 +8,17 @@ that come in may bring more: so the warden speaks with what is inside as with an
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import socket
 import sys
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from kernelbox.inside import linux
+from kernelbox.inside import ferry, linux
 from kernelbox.inside.channel import Channel
+from kernelbox.inside.stub import close
 from kernelbox.places import importable, package_parent
 from kernelbox.walls import bundle, gvisor
 from kernelbox.walls.plan import HOME, Plan
@@ -28,10 +31,16 @@ _LONGEST_STORY = 1 << 16
 
 
 def keep(
-    control: socket.socket, first: Channel, order: Frame, plan: Plan, preload: tuple[str, ...]
+    control: socket.socket,
+    first: Channel,
+    order: Frame,
+    preload: Sequence[str],
+    be_gate: Callable[[socket.socket], NoReturn],
 ) -> NoReturn:
-    """Be what the warden knows as the stub until the sandbox has ended."""
+    """Be what the warden knows as the stub until the sandbox has ended. ``be_gate`` watches its way
+    out, if it has one, in a process of its own."""
     folder = str(order["folder"])
+    plan = Plan.from_wire(order["plan"])
     try:
         warden = os.pidfd_open(os.getppid())
         os.mkdir(folder, 0o700)
@@ -40,8 +49,12 @@ def keep(
         here, there = socket.socketpair()
         process, story = _start(gvisor.command(folder, plan, f"kb-{order['kernel_id']}"), there)
         there.close()
-        _hand_over(here, control, first, plan, preload)
+        fds = [control.fileno(), *first.far]
+        if plan.network == "on":
+            fds.append(_open_gate(be_gate))
+        _hand_over(here, {"token": first.token, "plan": order["plan"], "preload": preload}, fds)
         here.close()
+        close(*fds[1:])
         words = _wait(process, story, warden)
     except BaseException as error:
         words = str(error) or repr(error)
@@ -85,23 +98,41 @@ def _start(command: list[str], stdin: socket.socket) -> tuple[int, int]:
     return pid, story
 
 
-def _hand_over(
-    here: socket.socket,
-    control: socket.socket,
-    first: Channel,
-    plan: Plan,
-    preload: tuple[str, ...],
-) -> None:
-    order = {
-        "token": first.token,
-        "plan": plan.to_wire(),
-        "preload": list(preload),
-    }
-    fds = [control.fileno(), *first.far]
+def _hand_over(here: socket.socket, order: Frame, fds: list[int]) -> None:
+    """All that the inner half needs; it answers to nobody but the warden."""
     data = encode(order)
     sent = socket.send_fds(here, [data], fds)
     here.sendall(data[sent:])
-    first.close_far()
+
+
+class _Doorstep(socket.socket):
+    """Listens for who asks, in the sandbox, for a connection to the gate (``inside/ferry.py``).
+
+    None can be handed out of there: a new pair is made for each, and one end handed in.
+    """
+
+    def accept(self) -> tuple[socket.socket, str]:
+        if not self.recv(len(ferry.WANTED)):
+            raise OSError(errno.EBADF, "the sandbox has ended")
+        ours, theirs = socket.socketpair()
+        try:
+            socket.send_fds(self, [ferry.WANTED], [theirs.fileno()])
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        return ours, ""
+
+
+def _open_gate(be_gate: Callable[[socket.socket], NoReturn]) -> int:
+    """The end that the sandbox gets."""
+    outside, inside = socket.socketpair()
+    if os.fork() == 0:
+        inside.close()
+        be_gate(_Doorstep(fileno=outside.detach()))
+    outside.close()
+    return inside.detach()
 
 
 def _wait(pid: int, story: int, warden: int) -> str:

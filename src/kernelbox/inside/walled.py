@@ -46,7 +46,13 @@ def main(
         if order.get("driver") == "gvisor":
             from kernelbox.inside import gvisor
 
-            gvisor.keep(control, first, order, plan, interpreter.preload)
+            gvisor.keep(
+                control,
+                first,
+                order,
+                interpreter.preload,
+                lambda listener: _watch_way_out(plan, listener, fds[0]),
+            )
         outside, inside = socket.socketpair()
         pid = entry.enter(plan, ids, lambda: _open_way_out(plan, inside))
         if ids is not None:

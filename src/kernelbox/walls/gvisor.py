@@ -27,8 +27,6 @@ def cannot_enforce(profile: Profile) -> str:
         return f"the driver 'gvisor' needs the program {PROGRAM}, which is not here; {_HOW}"
     if profile.soft_memory is not None:
         return "gVisor does not count what a process reserves: leave soft_memory out"
-    if profile.network == "on":
-        return "the driver 'gvisor' has no gate to the network yet; use network='off'"
     writable = profile.cwd == "rw" or any(mount.mode == "rw" for mount in profile.mounts)
     if writable and profile.root == "overlay":
         return (
