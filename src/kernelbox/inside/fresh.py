@@ -122,6 +122,9 @@ class FreshStub(Stub):
             case "census":
                 below = [child for pid in frame["pids"] for child in linux.children(pid)]
                 self._say({"op": "census", "busy": any(map(linux.is_running, below))})
+            case "shed":
+                self._shed(frame["why"])
+                self._say({"op": "shed"})
             case _:
                 super()._obey(frame, fds)
 
@@ -134,3 +137,27 @@ class FreshStub(Stub):
         if hard:
             linux.kill_descendants(shell, spare=jobs)
             linux.send_signal([shell], signal.SIGINT)
+
+    def _shed(self, why: str) -> None:
+        """End the process that has most memory, and tell of it first."""
+        sizes = {pid: _memory(pid) for pid in _everybody()}
+        largest = max(sizes, key=lambda pid: sizes[pid], default=0)
+        if largest:
+            self._say({"op": "shedding", "pid": largest, "why": why})
+            linux.send_signal([largest], signal.SIGKILL)
+
+
+def _everybody() -> list[int]:
+    """All processes of the sandbox but ourselves."""
+    return [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) > 1]
+
+
+def _memory(pid: int) -> int:
+    """In kB; nothing of a process that is one of ours."""
+    found = {"Uid": 0, "VmRSS": 0}
+    with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/status") as file:
+        for line in file:
+            name, _, rest = line.partition(":")
+            if name in found:
+                found[name] = int(rest.split()[0])
+    return found["VmRSS"] if found["Uid"] == INSIDE_UID else 0

@@ -100,7 +100,9 @@ class Family(Warden):
         for fd in fds:
             os.close(fd)
         self.spare_time()
-        if self.walls.watched:
+        if self.hands is not None:
+            self.walls.watch(self.reactor, self.hands)
+        elif self.walls.watched:
             self.reactor.call_later(_LOOK_EVERY, self._look_at_memory)
         return changed
 
@@ -125,6 +127,9 @@ class Family(Warden):
         if self.walls is not None:
             # With pid 1 goes all that is inside, however much of it there is, at once.
             linux.send_signal(linux.children(self.stub_pid), signal.SIGKILL)
+
+    def _why_all_ended(self) -> str | None:
+        return None if self.walls is None else self.walls.why_all_ended()
 
     def _wall_facts(self) -> Frame | None:
         return None if self.walls is None else self.walls.facts()
@@ -306,6 +311,12 @@ class Family(Warden):
                     python.exited(status, oom_kills=oom_kills(fresh=True) - python.oom_before)
                 elif (shell := self._shells.pop(pid, None)) is not None:
                     shell.exited(status)
+            case "shedding":
+                # Before it is ended, so that its end has a cause.
+                if isinstance(victim := self._members.get(frame["pid"]), PythonMember):
+                    victim.killed_by_us = str(frame["why"])
+                else:
+                    self._denied(str(frame["why"]))
             case _ if self.hands is not None:
                 self.hands.heard(frame)
 

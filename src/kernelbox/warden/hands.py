@@ -27,6 +27,7 @@ class Hands:
         self._stub = stub
         self._waiting: dict[int, Callable[[bool], None]] = {}
         self._busy: bool | None = None
+        self.on_shed: Callable[[], None] = lambda: None
 
     def signal(self, pid: int, number: int, *, group: bool = False) -> None:
         self._order({"op": "signal", "pid": pid, "signal": int(number), "group": group})
@@ -51,10 +52,16 @@ class Hands:
         self._order({"op": "census", "pids": list(pids)})
         return busy is not False
 
+    def shed(self, why: str) -> None:
+        """End the process that has most memory, which is more than there is for all."""
+        self._order({"op": "shed", "why": why})
+
     def heard(self, frame: Frame) -> None:
         """An answer of the stub's."""
         if frame.get("op") == "census":
             self._busy = bool(frame.get("busy"))
+        elif frame.get("op") == "shed":
+            self.on_shed()
         elif frame.get("op") == "jobs":
             noted = self._waiting.pop(frame["pid"], None)
             if noted is not None:

@@ -344,6 +344,10 @@ class Warden(ABC):
         """The walls around the family; None: it stands in the open."""
         return None
 
+    def _why_all_ended(self) -> str | None:
+        """When the stub has died: what is known of it."""
+        return None
+
     def _before_leaving(self) -> None:  # noqa: B027 - most have nothing to do
         """All processes have ended; what they leave behind goes now."""
 
@@ -396,8 +400,9 @@ class Warden(ABC):
         if self._ended:
             return
         linux.kill_descendants(os.getpid())
+        why = self._why_all_ended() or "the process that parents the kernel was killed"
         for household in list(self.households.values()):
-            self.end_kernel(household.kernel, "the process that parents the kernel was killed")
+            self.end_kernel(household.kernel, why)
         self.end()
 
     # -- clients ----------------------------------------------------------------------------

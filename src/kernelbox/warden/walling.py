@@ -18,10 +18,11 @@ from kernelbox.walls import cgroups, gate, seccomp, trees
 from kernelbox.walls.drivers import cannot_enforce
 from kernelbox.walls.plan import GATE_PORT, HOME, Plan, host_uid_for, plan_for
 from kernelbox.walls.profiles import Profile, environment_for
+from kernelbox.warden import gvisor_watch
+from kernelbox.warden.hands import Hands
 from kernelbox.wire import READ_SIZE, Frame
 
 _LONGEST_BACKLOG = 1 << 18
-_TASKS_OF_GVISOR, _TASKS_EACH = 128, 4
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -45,14 +46,6 @@ def prepare() -> None:
     if not seccomp.obstacle():
         seccomp.deny_list()
         seccomp.allow_list(sockets=True)
-
-
-def _tasks_of_host(profile: Profile) -> int | None:
-    """How many processes and threads of the host a sandbox may have."""
-    if profile.driver == "gvisor" and profile.processes is not None:
-        # Its kernel has threads of its own, and takes several tasks for each process in it.
-        return _TASKS_OF_GVISOR + _TASKS_EACH * profile.processes
-    return profile.processes
 
 
 class Walls:
@@ -134,6 +127,23 @@ class Walls:
         reactor.watch(self._denials, read)
         return [far]
 
+    def watch(self, reactor: Reactor, hands: Hands) -> None:
+        """In gVisor: hold the limit that Linux cannot hold for each process in it."""
+        if self._group is not None:
+            gvisor_watch.Watch(reactor, hands, self.profile, self._group)
+
+    def why_all_ended(self) -> str | None:
+        """In words, if a limit of the whole sandbox has ended it."""
+        if self._group is None or self.profile.driver != "gvisor":
+            return None
+        facts = self._group.facts()
+        allows = f"its profile {self.profile.name!r} allows"
+        if facts["oom_kills"]:
+            return f"out of memory: {allows} {(self.profile.memory or 0) >> 20:,} MiB"
+        if facts["processes_refused"]:
+            return f"too many processes: {allows} {self.profile.processes}"
+        return None
+
     def oom_kills(self) -> int:
         return self._group.oom_kills() if self._group is not None else 0
 
@@ -188,16 +198,23 @@ class Walls:
         if profile.memory is None and profile.cpus is None and profile.processes is None:
             return None
         hierarchy = _hierarchy()
+        if isinstance(hierarchy, str) and profile.driver == "gvisor":
+            raise Unsupported(
+                f"the limits of {profile.name!r} cannot be had in gVisor: {hierarchy}"
+            )
         if isinstance(hierarchy, str):
             self._note_makeshift(hierarchy)
             return None
+        memory, processes = profile.memory, profile.processes
+        if profile.driver == "gvisor":
+            memory, processes = gvisor_watch.host_limits(profile)
         try:
             group = cgroups.Group.create(
                 hierarchy,
                 kernel_id,
-                memory=profile.memory,
+                memory=memory,
                 cpus=profile.cpus,
-                processes=_tasks_of_host(profile),
+                processes=processes,
             )
         except cgroups.GroupFailed as failure:
             raise Unsupported(f"the limits of {profile.name!r} cannot be had: {failure}") from None
