@@ -21,6 +21,7 @@ from kernelbox.inside.channel import Channel
 from kernelbox.inside.stub import close
 from kernelbox.places import importable, package_parent
 from kernelbox.walls import bundle, gvisor
+from kernelbox.walls.lending import Loan, lend
 from kernelbox.walls.plan import HOME, Plan
 from kernelbox.wire import READ_SIZE, Frame, encode
 
@@ -45,9 +46,11 @@ def keep(
         warden = os.pidfd_open(os.getppid())
         os.mkdir(folder, 0o700)
         command = [sys.executable, "-P", "-c", _PROGRAM, "kernelbox.inside"]
-        bundle.write(folder, plan, command, _environment())
+        loans = bundle.write(folder, plan, command, _environment())
         here, there = socket.socketpair()
-        process, story = _start(gvisor.command(folder, plan, f"kb-{order['kernel_id']}"), there)
+        process, story = _start(
+            gvisor.command(folder, plan, f"kb-{order['kernel_id']}"), loans, there
+        )
         there.close()
         fds = [control.fileno(), *first.far]
         if plan.network == "on":
@@ -75,7 +78,7 @@ def _environment() -> dict[str, str]:
     return importable({**kept, "HOME": HOME, "PATH": os.defpath}, package_parent())
 
 
-def _start(command: list[str], stdin: socket.socket) -> tuple[int, int]:
+def _start(command: list[str], loans: list[Loan], stdin: socket.socket) -> tuple[int, int]:
     """Its pid, and where it tells what goes wrong."""
     story, told = os.pipe()
     pid = os.fork()
@@ -85,13 +88,15 @@ def _start(command: list[str], stdin: socket.socket) -> tuple[int, int]:
             linux.unblock_signals()
             linux.default_signals()
             linux.die_with_parent()
+            if loans:
+                lend(loans)  # here, and not before: whoever clears up must not come upon them
             os.dup2(stdin.fileno(), 0)
             os.dup2(told, 1)
             os.dup2(told, 2)
             os.closerange(3, os.sysconf("SC_OPEN_MAX"))
             os.execvpe(command[0], command, {"PATH": os.environ.get("PATH", os.defpath)})
         except BaseException as error:
-            os.write(2, f"{command[0]} cannot be run: {error}\n".encode())
+            os.write(told, f"{error}\n".encode())
         finally:
             os._exit(70)
     os.close(told)

@@ -13,10 +13,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kernelbox.walls import house, trees
+from kernelbox.walls.lending import Loan, make_place
 from kernelbox.walls.plan import HOME, INSIDE_UID, WORKSPACE, Plan
 
 _CAPABILITIES = ("CAP_SETUID", "CAP_SETGID", "CAP_KILL")
 """Of pid 1 alone: it makes ordinary users of all that it starts, and must be able to end them."""
+
+_PLACES = (WORKSPACE, "/tmp", HOME, "/dev/shm")
+"""Of the sandbox's own. What is shown below them is mounted on them, and no part of the root."""
+_MODES = ("0755", "1777", "0700", "1777")
 
 _NAMESPACES = ("pid", "network", "ipc", "uts", "mount")
 _OWN = ("nosuid", "nodev")
@@ -24,17 +29,23 @@ _OWN = ("nosuid", "nodev")
 Mount = dict[str, Any]
 
 
-def write(folder: str, plan: Plan, command: Sequence[str], environ: Mapping[str, str]) -> None:
-    """Fill ``folder``, which is ours alone; ``command`` is pid 1 of the sandbox."""
+def write(
+    folder: str, plan: Plan, command: Sequence[str], environ: Mapping[str, str]
+) -> list[Loan]:
+    """Fill ``folder``, which is ours alone; ``command`` is pid 1 of the sandbox.
+
+    What is to be mounted in it before runsc looks at it: root can, and only root has to.
+    """
     root = os.path.join(folder, "rootfs")
     os.mkdir(root, 0o755)
-    mounts = [
-        *_own_places(plan),
-        *_shown(root, plan),
-        *_settings(root),
-        *_brought_in(plan),
-    ]
+    _check(plan)
+    seen = _Seen(folder, plan, lends=os.geteuid() == 0)
+    seen.trees(root)
+    mounts = [*_own_places(plan), *_settings(root), *seen.mounts]
     _make_links(root, plan)
+    if seen.lends and plan.overlay:
+        for place in (root, f"{root}/etc"):
+            os.chown(place, INSIDE_UID, INSIDE_UID)  # a copy of it may be changed
     mounts += _covers(folder, plan)
     config = {
         "ociVersion": "1.0.0",
@@ -56,11 +67,16 @@ def write(folder: str, plan: Plan, command: Sequence[str], environ: Mapping[str,
     }
     with open(os.path.join(folder, "config.json"), "w") as file:
         json.dump(config, file)
+    return seen.loans
 
 
 def remove(folder: str) -> None:
-    """When the sandbox has ended, however it did."""
-    shutil.rmtree(folder, ignore_errors=True)
+    """When the sandbox has ended, however it did. Nothing is mounted there for us to see; if it
+    were, it would be somebody's files."""
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        points = [line.split(" ")[4] for line in file]
+    if not any(trees.inside(point, [folder]) for point in points):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _own_places(plan: Plan) -> list[Mount]:
@@ -69,12 +85,7 @@ def _own_places(plan: Plan) -> list[Mount]:
     found: list[Mount] = [
         {"destination": "/proc", "type": "proc", "source": "proc", "options": list(_OWN)}
     ]
-    for place, mode in (
-        (WORKSPACE, "0755"),
-        ("/tmp", "1777"),
-        (HOME, "0700"),
-        ("/dev/shm", "1777"),
-    ):
+    for place, mode in zip(_PLACES, _MODES, strict=True):
         found.append(_memory(place, plan.scratch, mode, *user))
     return found
 
@@ -89,15 +100,45 @@ def _bind(source: str, place: str, *, writable: bool = False) -> Mount:
     return {"destination": place, "type": "bind", "source": source, "options": options}
 
 
-def _shown(root: str, plan: Plan) -> list[Mount]:
-    """The interpreter's trees and the system's, at their own places, to be read."""
-    found = [_bind(tree, tree) for tree in plan.shown if os.path.exists(tree)]
-    for tree in trees.SYSTEM:
-        if os.path.islink(tree):
-            os.symlink(os.readlink(tree), root + tree)
-        elif os.path.isdir(tree):
-            found.append(_bind(tree, tree))
-    return found
+class _Seen:
+    """What the sandbox sees of the host: where runsc finds each piece of it."""
+
+    def __init__(self, folder: str, plan: Plan, *, lends: bool) -> None:
+        self._folder = folder
+        self._plan = plan
+        self.lends = lends
+        self.mounts: list[Mount] = []
+        self.loans: list[Loan] = []
+
+    def trees(self, root: str) -> None:
+        """The interpreter's trees and the system's, at their own places, and what is mounted."""
+        for tree in self._plan.shown:
+            self._show(root, tree)
+        for tree in trees.SYSTEM:
+            if os.path.islink(tree):
+                os.symlink(os.readlink(tree), root + tree)
+            elif os.path.isdir(tree):
+                self._show(root, tree)
+        for source, target, writable in self._plan.mounts:
+            self._bring(source, target, writable=writable)
+
+    def _show(self, root: str, tree: str) -> None:
+        """To be read; or to be written to, in a copy, as a part of the root that is copied."""
+        if self.lends and self._plan.overlay and not trees.inside(tree, _PLACES):
+            make_place(tree, root + tree)
+            self.loans.append(Loan(tree, root + tree, False))
+        elif self.lends and tree in self._plan.shown:
+            self._bring(tree, tree, writable=False)
+        else:
+            self.mounts.append(_bind(tree, tree))
+
+    def _bring(self, source: str, target: str, *, writable: bool) -> None:
+        if self.lends:
+            lent = f"{self._folder}/lent/{len(self.loans)}"
+            make_place(source, lent)
+            self.loans.append(Loan(source, lent, writable))
+            source = lent
+        self.mounts.append(_bind(source, target, writable=writable))
 
 
 def _settings(root: str) -> list[Mount]:
@@ -119,11 +160,10 @@ def _settings(root: str) -> list[Mount]:
     return found
 
 
-def _brought_in(plan: Plan) -> list[Mount]:
+def _check(plan: Plan) -> None:
     for source, target, _ in plan.mounts:
         if not os.path.lexists(source):
             raise FileNotFoundError(f"mounting {source} on {target}: there is no {source}")
-    return [_bind(source, target, writable=rw) for source, target, rw in plan.mounts]
 
 
 def _make_links(root: str, plan: Plan) -> None:

@@ -28,10 +28,10 @@ def cannot_enforce(profile: Profile) -> str:
     if profile.soft_memory is not None:
         return "gVisor does not count what a process reserves: leave soft_memory out"
     writable = profile.cwd == "rw" or any(mount.mode == "rw" for mount in profile.mounts)
-    if writable and profile.root == "overlay":
+    if writable and os.geteuid() != 0:
         return (
-            "with the driver 'gvisor' a root that can be written to is a copy in memory, and so "
-            "would be the folders that are writable: use root='readonly', or no such folder"
+            "without root, gVisor cannot give the sandbox a folder that it writes to: use "
+            "cwd='none' or 'ro' and mounts that are read-only, or driver='process'"
         )
     return ""
 
@@ -42,7 +42,8 @@ def command(folder: str, plan: Plan, name: str) -> list[str]:
     if os.geteuid() != 0:
         options.append("--rootless")
     if plan.overlay:
-        options.append("--overlay2=all:memory")
+        # As root, all that may be changed in a copy is a part of the root; see walls/bundle.py.
+        options.append(f"--overlay2={'root' if os.geteuid() == 0 else 'all'}:memory")
     return [PROGRAM, *options, "run", f"--bundle={folder}", name]
 
 

@@ -24,10 +24,13 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 class IdMap:
     """Makes mounts in which files of root belong to ``uid``. To be made in the host's own pid
-    namespace, where a child that lends us a user namespace has a pid that we know."""
+    namespace, where a child that lends us a user namespace has a pid that we know.
 
-    def __init__(self, uid: int) -> None:
-        self._namespace = _user_namespace(uid)
+    ``others``: what becomes of everybody else, as lines of a map; without it, they are nobody.
+    """
+
+    def __init__(self, uid: int, others: str = "") -> None:
+        self._namespace = _user_namespace(uid, others)
 
     def close(self) -> None:
         """What was mounted stays as it is."""
@@ -54,7 +57,7 @@ class IdMap:
             os.close(tree)
 
 
-def _user_namespace(uid: int) -> int:
+def _user_namespace(uid: int, others: str) -> int:
     """A descriptor of a user namespace that knows root by this uid; a child lends it to us."""
     ready, go = os.pipe()
     child = os.fork()
@@ -72,7 +75,7 @@ def _user_namespace(uid: int) -> int:
             raise kernelcalls.StepFailed(0, "making a user namespace for mounts: its process ended")
         for name in ("uid_map", "gid_map"):
             with open(f"/proc/{child}/{name}", "w") as file:
-                file.write(f"0 {uid} 1")
+                file.write(f"0 {uid} 1\n{others}")
         return os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
     finally:
         os.close(ready)
