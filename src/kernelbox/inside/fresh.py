@@ -20,7 +20,7 @@ from typing import NoReturn
 from kernelbox.inside import ferry, linux, root
 from kernelbox.inside.interpreter import Interpreter
 from kernelbox.inside.stub import FIRST, Stub
-from kernelbox.walls import kernelcalls, rlimits, seccomp
+from kernelbox.walls import kernelcalls, rlimits, seccomp, trees
 from kernelbox.walls.plan import INSIDE_UID, Plan
 from kernelbox.wire import READ_SIZE, Decoder, Frame, encode
 
@@ -43,11 +43,13 @@ def main() -> NoReturn:
     plan = Plan.from_wire(order["plan"])
     if plan.network == "on":
         ferry.start(socket.socket(fileno=fds.pop()))
+    _tidy_up(plan)
     folder = tempfile.mkdtemp(prefix="kernelbox-")
     interpreter, _ = root.build(folder, order["preload"])
     shutil.rmtree(folder, ignore_errors=True)
     root.freeze()
     gc.enable()
+    _be_silent()
     linux.set_name("kb-stub")
     linux.adopt_orphans()
     stub = FreshStub(control, interpreter, plan)
@@ -67,10 +69,35 @@ def _first_order() -> tuple[Frame, list[int]]:
         taken += fds
         for frame in decoder.feed(data):
             start.close()
-            null = os.open(os.devnull, os.O_RDWR)
-            os.dup2(null, 0)
-            os.close(null)
             return frame, taken
+
+
+def _be_silent() -> None:
+    """Until now it was runsc's streams that we had, for what goes wrong; user code might find them
+    in our folder of /proc."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(null, number)
+    os.close(null)
+
+
+def _tidy_up(plan: Plan) -> None:
+    """What gVisor has put there and nobody needs; and folders that it has made on the way to what
+    is shown, which everybody could write to."""
+    with contextlib.suppress(OSError):
+        os.unlink("/dev/fuse")
+    shutil.rmtree("/dev/net", ignore_errors=True)
+    shown = [*plan.shown, *(target for _, target, _ in plan.mounts)]
+    above = {parent for path in shown for parent in _parents(path)}
+    for folder in above - {"/", "/tmp", "/home"}:
+        if not trees.inside(folder, shown):
+            with contextlib.suppress(OSError):  # one of the root's, that cannot be changed anyway
+                os.chmod(folder, 0o755)
+
+
+def _parents(path: str) -> list[str]:
+    parts = path.strip("/").split("/")
+    return ["/" + "/".join(parts[:count]) for count in range(1, len(parts))]
 
 
 class FreshStub(Stub):
@@ -93,6 +120,7 @@ class FreshStub(Stub):
     def _lock_in(self) -> None:
         """In a member, before it runs anybody's code. The system calls are filtered last: the
         steps before need some that are forbidden then."""
+        kernelcalls.hand_down_no_capabilities()
         os.setgroups([])
         os.setresgid(INSIDE_UID, INSIDE_UID, INSIDE_UID)
         os.setresuid(INSIDE_UID, INSIDE_UID, INSIDE_UID)  # and no capability is left

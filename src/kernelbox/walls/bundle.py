@@ -16,7 +16,7 @@ from kernelbox.walls import house, trees
 from kernelbox.walls.lending import Loan, make_place
 from kernelbox.walls.plan import HOME, INSIDE_UID, WORKSPACE, Plan
 
-_CAPABILITIES = ("CAP_SETUID", "CAP_SETGID", "CAP_KILL")
+_CAPABILITIES = ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP", "CAP_KILL")
 """Of pid 1 alone: it makes ordinary users of all that it starts, and must be able to end them."""
 
 _PLACES = (WORKSPACE, "/tmp", HOME, "/dev/shm")
@@ -85,6 +85,7 @@ def _own_places(plan: Plan) -> list[Mount]:
     found: list[Mount] = [
         {"destination": "/proc", "type": "proc", "source": "proc", "options": list(_OWN)}
     ]
+    found.append(_memory("/sys", 4096, "0555", "ro"))  # or there would be one, if a made-up one
     for place, mode in zip(_PLACES, _MODES, strict=True):
         found.append(_memory(place, plan.scratch, mode, *user))
     return found
