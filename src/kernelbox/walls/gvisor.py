@@ -74,6 +74,14 @@ def obstacle() -> str:
     return f"{PROGRAM} failed: {last_words(done.stdout) or f'exit code {done.returncode}'}"
 
 
+def version() -> str:
+    """What the program calls itself."""
+    done = subprocess.run(
+        [PROGRAM, "--version"], capture_output=True, timeout=_PATIENCE, check=False, text=True
+    )
+    return done.stdout.partition("\n")[0] or PROGRAM
+
+
 def last_words(output: bytes) -> str:
     """Of what runsc has printed: the line that says why."""
     lines = output.decode("utf-8", "replace").strip().splitlines()

@@ -31,29 +31,43 @@ def host_limits(profile: Profile) -> tuple[int | None, int | None]:
 
 
 class Watch:
-    """Looks at the memory of one sandbox as long as that lives."""
+    """Looks at the memory of one sandbox as long as that lives: at what its control group counts,
+    or, where there is none, what the stub is told in there."""
 
-    def __init__(self, reactor: Reactor, hands: Hands, profile: Profile, group: Group) -> None:
+    def __init__(
+        self, reactor: Reactor, hands: Hands, profile: Profile, group: Group | None
+    ) -> None:
         self._reactor = reactor
         self._hands = hands
         self._profile = profile
         self._group = group
         self._asked = False
         if profile.memory is not None:
-            hands.on_shed = self._answered
+            hands.on_shed, hands.on_weight = self._answered, self._weighed
             reactor.call_later(_EVERY, self._look)
 
     def _look(self) -> None:
         self._reactor.call_later(_EVERY, self._look)
+        if self._asked:
+            return  # it has not come to it yet
+        if self._group is None:
+            self._asked = True
+            self._hands.weigh()
+        else:
+            self._judge(self._group.in_use() - _OF_ITS_OWN)
+
+    def _weighed(self, used: int) -> None:
+        self._asked = False
+        self._judge(used)
+
+    def _judge(self, used: int) -> None:
         allowed = self._profile.memory or 0
-        used = self._group.in_use() - _OF_ITS_OWN
-        if used <= allowed or self._asked:
-            return
-        self._asked = True
-        self._hands.shed(
-            f"out of memory: the sandbox used {used >> 20:,} MiB, and its profile "
-            f"{self._profile.name!r} allows {allowed >> 20:,} MiB"
-        )
+        if used > allowed:
+            self._asked = True
+            self._hands.shed(
+                f"out of memory: the sandbox used {used >> 20:,} MiB, and its profile "
+                f"{self._profile.name!r} allows {allowed >> 20:,} MiB"
+            )
 
     def _answered(self) -> None:
         self._asked = False

@@ -28,6 +28,7 @@ class Hands:
         self._waiting: dict[int, Callable[[bool], None]] = {}
         self._busy: bool | None = None
         self.on_shed: Callable[[], None] = lambda: None
+        self.on_weight: Callable[[int], None] = lambda size: None
 
     def signal(self, pid: int, number: int, *, group: bool = False) -> None:
         self._order({"op": "signal", "pid": pid, "signal": int(number), "group": group})
@@ -56,10 +57,16 @@ class Hands:
         """End the process that has most memory, which is more than there is for all."""
         self._order({"op": "shed", "why": why})
 
+    def weigh(self) -> None:
+        """Ask how much memory all of them have."""
+        self._order({"op": "weigh"})
+
     def heard(self, frame: Frame) -> None:
         """An answer of the stub's."""
         if frame.get("op") == "census":
             self._busy = bool(frame.get("busy"))
+        elif frame.get("op") == "weight":
+            self.on_weight(int(frame["bytes"]))
         elif frame.get("op") == "shed":
             self.on_shed()
         elif frame.get("op") == "jobs":

@@ -129,8 +129,7 @@ class Walls:
 
     def watch(self, reactor: Reactor, hands: Hands) -> None:
         """In gVisor: hold the limit that Linux cannot hold for each process in it."""
-        if self._group is not None:
-            gvisor_watch.Watch(reactor, hands, self.profile, self._group)
+        gvisor_watch.Watch(reactor, hands, self.profile, self._group)
 
     def why_all_ended(self) -> str | None:
         """In words, if a limit of the whole sandbox has ended it."""
@@ -198,10 +197,6 @@ class Walls:
         if profile.memory is None and profile.cpus is None and profile.processes is None:
             return None
         hierarchy = _hierarchy()
-        if isinstance(hierarchy, str) and profile.driver == "gvisor":
-            raise Unsupported(
-                f"the limits of {profile.name!r} cannot be had in gVisor: {hierarchy}"
-            )
         if isinstance(hierarchy, str):
             self._note_makeshift(hierarchy)
             return None
