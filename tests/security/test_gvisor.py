@@ -16,7 +16,7 @@ import pytest
 from probes import PROFILES, Probe, Sandboxes, groups_of, hole, walled
 from processes import below, living, wait_until
 
-from kernelbox import KernelRecord
+from kernelbox import KernelRecord, StartupFailed
 from kernelbox.walls import drivers, gvisor
 
 TRIED = ("restrictive", "permissive")
@@ -139,6 +139,21 @@ def test_if_one_of_ours_is_killed_all_of_it_ends(caged: InGvisor, who: str) -> N
     folder = Path(caged.words["runtime"]) / f"walls-{kernel.kernel_id}"
     wait_until(lambda: not folder.exists(), what="its folder to go", seconds=8)
     wait_until(lambda: not groups_of([kernel.kernel_id]), what="its groups to go", seconds=8)
+
+
+def test_a_copy_that_gives_the_pid_of_another_harms_nobody(caged: InGvisor) -> None:
+    """Outside, nobody sees who it is; so it can lie."""
+    box, kernel = caged.box, caged.kernel("restrictive")
+    lie = "import os; mine = os.getpid(); truth = os.getpid; os.getpid = lambda: mine"
+    assert box.execute(kernel, lie).ok
+    with pytest.raises(StartupFailed, match="it was another"):
+        box.branch(kernel, "liar")
+    box.checkpoint(kernel, "a lie")
+    box.drop_checkpoint(kernel, "a lie")
+    assert box.execute(kernel, "os.getpid = truth; os.getpid() == mine").return_value == "True"
+    copy = box.branch(kernel, "honest")
+    assert box.execute(copy, "os.getpid() == mine").return_value == "False"
+    box.destroy(copy)
 
 
 def test_its_kernel_is_not_the_hosts(caged: InGvisor) -> None:

@@ -174,6 +174,10 @@ class Family(Warden):
         def here() -> None:
             for deadline in deadlines:
                 deadline.cancel()  # or it would keep all of this alive until then
+            if self._is_taken(copy):
+                copy.inner_pid = 0  # it is another's, and must not be ended
+                gone("the copy said that it was another")
+                return
             self._members[self._inside(copy)] = copy
             arrived(copy)
 
@@ -204,13 +208,21 @@ class Family(Warden):
 
     def parked_arrived(self, parked: Parked) -> None:
         """Its end is told by the stub, as every member's is."""
-        self._members[self._inside(parked)] = parked
+        if self._is_taken(parked):
+            parked.inner_pid = 0  # it is another's, and must not be ended
+        else:
+            self._members[self._inside(parked)] = parked
 
     def _inside(self, member: PythonMember | Parked) -> int:
         """How the stub knows a process."""
         if self.hands is not None:
             return member.inner_pid
         return member.pid if self.walls is None else linux.pid_inside(member.pid)
+
+    def _is_taken(self, copy: PythonMember | Parked) -> bool:
+        """Whether a copy whose word we have to take has given the pid of another."""
+        known = copy.inner_pid in self._members or copy.inner_pid in self._shells
+        return self.hands is not None and known
 
     def _outside(self, pid: int) -> int:
         """A process that the stub knows so; 0 if it has ended."""
