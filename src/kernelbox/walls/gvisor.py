@@ -41,6 +41,9 @@ def command(folder: str, plan: Plan, name: str) -> list[str]:
     options = [f"--root={folder}/state", "--network=none", "--ignore-cgroups", "--host-uds=none"]
     if os.geteuid() != 0:
         options.append("--rootless")
+    if not plan.mounts:
+        # Nobody but the system's packages changes what is shown then: it need not look each time.
+        options.append("--file-access-mounts=exclusive")
     if plan.overlay:
         # As root, all that may be changed in a copy is a part of the root; see walls/bundle.py.
         options.append(f"--overlay2={'root' if os.geteuid() == 0 else 'all'}:memory")

@@ -335,7 +335,12 @@ class Family(Warden):
     def _started_inside(
         self, member: PythonMember | BashMember | None, pid: int, hands: Hands
     ) -> None:
-        if isinstance(member, PythonMember):
+        if self.walls is not None and (words := self.walls.are_up()):
+            if isinstance(member, PythonMember):
+                member.killed_by_us = f"its walls could not be built: {words}"
+                member.exited(None)
+            hands.kill_all(pid)
+        elif isinstance(member, PythonMember):
             self._members[pid] = member
             member.is_running_inside_as(pid, hands)
         elif isinstance(member, BashMember):

@@ -131,6 +131,16 @@ class Walls:
         """In gVisor: hold the limit that Linux cannot hold for each process in it."""
         gvisor_watch.Watch(reactor, hands, self.profile, self._group)
 
+    def are_up(self) -> str:
+        """In gVisor, until an interpreter is there, only code of ours has run, and its share of the
+        processor would have kept its caller waiting: it is limited now. If that fails: why."""
+        if self._group is not None and self.profile.cpus is not None:
+            try:
+                self._group.limit(cpus=self.profile.cpus)
+            except cgroups.GroupFailed as failure:
+                return str(failure)
+        return ""
+
     def why_all_ended(self) -> str | None:
         """In words, if a limit of the whole sandbox has ended it."""
         if self._group is None or self.profile.driver != "gvisor":
@@ -200,15 +210,16 @@ class Walls:
         if isinstance(hierarchy, str):
             self._note_makeshift(hierarchy)
             return None
-        memory, processes = profile.memory, profile.processes
+        memory, processes, cpus = profile.memory, profile.processes, profile.cpus
         if profile.driver == "gvisor":
             memory, processes = gvisor_watch.host_limits(profile)
+            cpus = None  # see are_up()
         try:
             group = cgroups.Group.create(
                 hierarchy,
                 kernel_id,
                 memory=memory,
-                cpus=profile.cpus,
+                cpus=cpus,
                 processes=processes,
             )
         except cgroups.GroupFailed as failure:
