@@ -7,6 +7,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kernelbox.errors import BoxError, Unsupported
@@ -69,12 +70,16 @@ class Family(Warden):
         if self.spare is None:
             raise BoxError("it is somebody's already")
         self._reservation = reserve(frame)
+        if frame.get("walls"):
+            self._walk_in(frame["walls"])
         self.spare.give_to(_Nobody(lambda: reply({"notes": list(self.notes)})))
         self.spare.send({"op": "prime"})
 
     def _become(self, frame: Frame, reply: Reply) -> None:
-        if frame.get("profile"):
+        if frame.get("profile") and self.walls is None:
             frame = self._walk_in(frame)
+        elif frame.get("profile"):
+            frame = self._move_in(frame)
         super()._become(frame, reply)
         self._discard_reservation()  # what is left of it
 
@@ -105,6 +110,17 @@ class Family(Warden):
         elif self.walls.watched:
             self.reactor.call_later(_LOOK_EVERY, self._look_at_memory)
         return changed
+
+    def _move_in(self, frame: Frame) -> Frame:
+        """The walls stand already: a sandbox that was made ahead, for whoever wants such a one."""
+        from kernelbox.walls.profiles import Profile
+
+        assert self.walls is not None
+        wanted = Profile.from_wire(frame["profile"])
+        if replace(self.walls.profile, name=wanted.name) != wanted:
+            raise BoxError("these walls are others than those that are asked for")
+        self.walls.profile = wanted
+        return self.walls.furnish(frame, private=())[1]
 
     def _look_at_memory(self) -> None:
         assert self.walls is not None

@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from kernelbox.errors import Unsupported
@@ -62,7 +62,7 @@ class Walls:
         self._folder: str | None = None
         self._group = self._limit(kernel_id)
 
-    def furnish(self, frame: Frame, *, private: list[str]) -> tuple[Plan, Frame]:
+    def furnish(self, frame: Frame, *, private: Sequence[str]) -> tuple[Plan, Frame]:
         """The plan for the stub, and the request with what is different behind walls: the folder
         and the environment. ``private``: folders of ours that no sandbox may see."""
         shown, unseen = _trees()
@@ -85,7 +85,7 @@ class Walls:
             environ = {**environ, **gate.environment(f"http://127.0.0.1:{GATE_PORT}")}
             environ.pop("ALL_PROXY", None)
             environ.pop("all_proxy", None)
-        self.notes += [*unseen, *notes]
+        self.notes = list(dict.fromkeys([*self.notes, *unseen, *notes]))
         changed = {
             "cwd": plan.cwd,
             "environ": environ,
