@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import runpy
 import signal
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +155,18 @@ def test_a_copy_that_gives_the_pid_of_another_harms_nobody(caged: InGvisor) -> N
     copy = box.branch(kernel, "honest")
     assert box.execute(copy, "os.getpid() == mine").return_value == "False"
     box.destroy(copy)
+
+
+def test_a_unix_socket_in_a_folder_that_is_shown_is_out_of_reach(
+    caged: InGvisor, host: dict[str, str]
+) -> None:
+    path = Path(host["work"]) / "host.sock"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen()
+        probe = Probe("socket", f"socket.socket(socket.AF_UNIX).connect({str(path)!r}); breach()")
+        caged.must_fail(probe, "permissive")
+    path.unlink()
 
 
 def test_its_kernel_is_not_the_hosts(caged: InGvisor) -> None:

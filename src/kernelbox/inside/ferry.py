@@ -21,6 +21,9 @@ WANTED = b"1"
 _NOBODY = 65534
 _BACKLOG = 128
 _PIECE = 1 << 16
+_MOST_VISITS = 128
+"""At a time; who comes then waits. Each takes two descriptors."""
+_BREATH = 0.05
 
 
 def start(gate: socket.socket) -> None:
@@ -55,13 +58,25 @@ async def _carry(listener: socket.socket, gate: socket.socket) -> NoReturn:
     listener.setblocking(False)
     gate.setblocking(False)
     visits: set[asyncio.Task[None]] = set()
+    room = asyncio.Semaphore(_MOST_VISITS)
+
+    def left(visit: asyncio.Task[None]) -> None:
+        visits.discard(visit)
+        room.release()
+
     while True:
-        near, _ = await loop.sock_accept(listener)
+        await room.acquire()
+        try:
+            near, _ = await loop.sock_accept(listener)
+        except OSError:  # who had knocked has left again
+            room.release()
+            await asyncio.sleep(_BREATH)
+            continue
         # One after the other: the next visitor waits until this one has a connection.
         far = await _connection(loop, gate)
         visit = asyncio.create_task(_visit(near, far))
         visits.add(visit)
-        visit.add_done_callback(visits.discard)
+        visit.add_done_callback(left)
 
 
 async def _connection(loop: asyncio.AbstractEventLoop, gate: socket.socket) -> socket.socket:

@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from kernelbox.inside import ferry, linux
 from kernelbox.inside.channel import Channel
-from kernelbox.inside.stub import close
+from kernelbox.inside.stub import NotOurs, close
 from kernelbox.places import importable, package_parent
 from kernelbox.walls import bundle, gvisor
 from kernelbox.walls.lending import Loan, lend
@@ -54,7 +54,7 @@ def keep(
         there.close()
         fds = [control.fileno(), *first.far]
         if plan.network == "on":
-            fds.append(_open_gate(be_gate))
+            fds.append(_open_gate(be_gate, not_ours=[here, control, *first.far, story, warden]))
         _hand_over(here, {"token": first.token, "plan": order["plan"], "preload": preload}, fds)
         here.close()
         close(*fds[1:])
@@ -130,11 +130,11 @@ class _Doorstep(socket.socket):
         return ours, ""
 
 
-def _open_gate(be_gate: Callable[[socket.socket], NoReturn]) -> int:
+def _open_gate(be_gate: Callable[[socket.socket], NoReturn], *, not_ours: NotOurs) -> int:
     """The end that the sandbox gets."""
     outside, inside = socket.socketpair()
     if os.fork() == 0:
-        inside.close()
+        close(inside, *not_ours)
         be_gate(_Doorstep(fileno=outside.detach()))
     outside.close()
     return inside.detach()
