@@ -17,7 +17,7 @@ import pytest
 from probes import PROFILES, Probe, Sandboxes, groups_of, hole, walled
 from processes import below, living, wait_until
 
-from kernelbox import KernelRecord, StartupFailed
+from kernelbox import Box, KernelRecord, StartupFailed
 from kernelbox.walls import drivers, gvisor
 
 TRIED = ("restrictive", "permissive")
@@ -167,6 +167,34 @@ def test_a_unix_socket_in_a_folder_that_is_shown_is_out_of_reach(
         probe = Probe("socket", f"socket.socket(socket.AF_UNIX).connect({str(path)!r}); breach()")
         caged.must_fail(probe, "permissive")
     path.unlink()
+
+
+def test_our_home_inside_the_callers_folder_is_out_of_reach(
+    caged: InGvisor, box: Box, tmp_path: Path
+) -> None:
+    """It is ``home`` in the caller's folder here, as ``.kernelbox`` is as a rule."""
+    if words := drivers.cannot_enforce(WALLS["permissive"]):
+        pytest.skip(words)
+    kernel = box.get_or_create("walled", cwd=str(tmp_path), profile=WALLS["permissive"])
+    opened = box.get_or_create("open")
+    for code in (
+        "import os; print(os.listdir('home'))",
+        "os.rename('home', 'moved')",
+        "os.rename('.', '../moved')",
+        "os.link('home/registry.json', 'r')",
+        "print(os.listdir('home/runtime'))",
+        "print(open('home/registry.json').read())",
+    ):
+        result = box.execute(kernel, code)
+        assert result.error is not None, result
+        assert result.error.ename in ("PermissionError", "FileNotFoundError", "OSError"), result
+    assert box.execute(kernel, "open('mine', 'w').write('x')").ok
+    assert (tmp_path / "mine").read_text() == "x"
+    assert box.execute(opened, "1+1").return_value == "2"
+    for record in (opened, kernel):
+        box.destroy(record)
+    assert (tmp_path / "mine").exists()
+    assert (tmp_path / "home").is_dir(), "what clears up must not come upon the caller's files"
 
 
 def test_its_kernel_is_not_the_hosts(caged: InGvisor) -> None:

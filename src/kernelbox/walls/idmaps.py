@@ -38,23 +38,30 @@ class IdMap:
 
     def bind(self, source: str, target: str) -> bool:
         """False where the file system cannot do it; nothing has been mounted then."""
+        tree = self.take(source)
+        return tree is not None and put(tree, target)
+
+    def take(self, source: str) -> int | None:
+        """A mount that is nowhere yet, for :func:`put`; None where the file system cannot do it."""
         flags = _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | _AT_RECURSIVE
-        tree = _libc.syscall(_OPEN_TREE, _AT_FDCWD, os.fsencode(source), flags)
+        tree: int = _libc.syscall(_OPEN_TREE, _AT_FDCWD, os.fsencode(source), flags)
         if tree < 0:
-            return False
-        try:
-            attributes = struct.pack("QQQQ", _ATTR_IDMAP, 0, 0, self._namespace)
-            flags = _AT_EMPTY_PATH | _AT_RECURSIVE
-            size = ctypes.c_size_t(len(attributes))
-            if _libc.syscall(_MOUNT_SETATTR, tree, b"", flags, attributes, size) != 0:
-                return False
-            where = os.fsencode(target)
-            moved = _libc.syscall(
-                _MOVE_MOUNT, tree, b"", _AT_FDCWD, where, _MOVE_MOUNT_F_EMPTY_PATH
-            )
-            return bool(moved == 0)
-        finally:
-            os.close(tree)
+            return None
+        attributes = struct.pack("QQQQ", _ATTR_IDMAP, 0, 0, self._namespace)
+        flags = _AT_EMPTY_PATH | _AT_RECURSIVE
+        size = ctypes.c_size_t(len(attributes))
+        if _libc.syscall(_MOUNT_SETATTR, tree, b"", flags, attributes, size) == 0:
+            return tree
+        os.close(tree)
+        return None
+
+
+def put(tree: int, target: str) -> bool:
+    """Mount what was taken, and let go of it; whether that worked."""
+    where = os.fsencode(target)
+    moved = _libc.syscall(_MOVE_MOUNT, tree, b"", _AT_FDCWD, where, _MOVE_MOUNT_F_EMPTY_PATH)
+    os.close(tree)
+    return bool(moved == 0)
 
 
 def _user_namespace(uid: int, others: str) -> int:

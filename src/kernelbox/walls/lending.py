@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from kernelbox.walls import kernelcalls as calls
-from kernelbox.walls.idmaps import IdMap
+from kernelbox.walls.idmaps import IdMap, put
 from kernelbox.walls.plan import INSIDE_UID
 
 _ALL = 4294967295
@@ -31,16 +31,19 @@ def lend(loans: Sequence[Loan]) -> None:
     ids = IdMap(INSIDE_UID, others=_others())
     calls.unshare(calls.CLONE_NEWNS)
     calls.mount("none", "/", flags=calls.MS_REC | calls.MS_PRIVATE)
-    for source, place, writable in loans:
-        if not ids.bind(source, place):
-            if writable:
-                words = (
-                    f"mounting {source} so that it can be written: its file system has no idmaps"
-                )
-                raise calls.StepFailed(0, words)
-            calls.bind(source, place)
-        calls.restrict(place, read_only=not writable)
+    # All are taken before one is put: a place may be below a source, as our own folder is often
+    # below the caller's, and what is mapped once cannot be mapped again.
+    taken = [ids.take(loan.source) for loan in loans]
     ids.close()
+    for (source, place, writable), tree in zip(loans, taken, strict=True):
+        if tree is None and writable:
+            words = f"mounting {source} so that it can be written: its file system has no idmaps"
+            raise calls.StepFailed(0, words)
+        if tree is None:
+            calls.bind(source, place)
+        elif not put(tree, place):
+            raise calls.StepFailed(0, f"mounting {source} for the sandbox")
+        calls.restrict(place, read_only=not writable)
 
 
 def make_place(source: str, place: str) -> None:
