@@ -8,6 +8,7 @@ import pytest
 from probes import LOCKED, PROFILES, Probe, Sandboxes, named
 
 from kernelbox import KernelRecord
+from kernelbox.walls import gvisor
 
 # What a service of the host's loopback would be called by somebody who tries: addresses in every
 # spelling, and names that mean one. None of it is ever asked of a name server.
@@ -36,14 +37,18 @@ def ask(text):
 
 
 SOME = "some domains"
+IN_GVISOR = f"{SOME} in gvisor"
 
 
-@pytest.fixture(scope="module", params=["permissive", SOME])
+@pytest.fixture(scope="module", params=["permissive", SOME, IN_GVISOR])
 def online(sandboxes: Sandboxes, request: pytest.FixtureRequest) -> Iterator[KernelRecord]:
     if LOCKED:
         pytest.skip("where there are locks alone, there is no network")
-    if request.param == SOME:
-        profile = named("restrictive").but(network="on", allow=("*.example.com",))
+    if request.param == IN_GVISOR and (obstacle := gvisor.obstacle()):
+        pytest.skip(f"no sandbox of gVisor can be had here: {obstacle}")
+    if request.param.startswith(SOME):
+        driver = "gvisor" if request.param == IN_GVISOR else "process"
+        profile = named("restrictive").but(network="on", allow=("*.example.com",), driver=driver)
     else:
         profile = named(request.param)
     record = sandboxes.box.get_or_create(

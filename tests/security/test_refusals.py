@@ -13,6 +13,7 @@ from processes import wait_until
 
 from kernelbox import BadInput, Box, BoxError, Settings
 from kernelbox.keeper.home import locate
+from kernelbox.walls import gvisor
 from kernelbox.walls.profiles import Mount, Profile, named
 
 RESTRICTIVE = named("restrictive")
@@ -56,10 +57,23 @@ def test_a_profile_that_means_nothing(shared_box: Box, profile: Any, words: str 
     assert words in refusal(shared_box, profile=profile)
 
 
-def test_a_driver_that_is_not_there(shared_box: Box) -> None:
-    said = refusal(shared_box, profile=RESTRICTIVE.but(driver="gvisor"))
-    assert "gvisor" in said
-    assert "process" in said, "what to use instead"
+def test_a_driver_that_is_not_there(
+    environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with Box(Settings.from_environment()) as box:
+        said = refusal(box, profile=RESTRICTIVE.but(driver="gvisor"))
+        assert "needs the program runsc" in said
+        assert "apt-get install runsc" in said
+        assert "driver='process'" in said, "what to use instead"
+        box.wipe()
+
+
+def test_what_gvisor_does_not_count(shared_box: Box) -> None:
+    if obstacle := gvisor.obstacle():
+        pytest.skip(obstacle)
+    said = refusal(shared_box, profile=RESTRICTIVE.but(driver="gvisor", soft_memory=100 << 20))
+    assert "soft_memory" in said
 
 
 def test_the_network_of_the_host(shared_box: Box) -> None:

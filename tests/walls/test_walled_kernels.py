@@ -1,4 +1,4 @@
-"""What every kernel can do, behind every kind of walls: one contract, all profiles."""
+"""What every kernel can do, behind every kind of walls: one contract, all drivers and profiles."""
 
 from __future__ import annotations
 
@@ -13,34 +13,68 @@ import pytest
 from processes import wait_until
 
 from kernelbox import BadInput, Box, BoxError, ExecutionResult, KernelRecord, Mount, Profile
-from kernelbox.walls import cgroups, locks, ways
+from kernelbox.walls import cgroups, drivers, gvisor, locks, ways
 from kernelbox.walls.profiles import PROFILES, named
 
 WAY = ways.look()
 LOCKED = WAY.kind == "locks"
-WALLED = [
-    name
+WALLED = {
+    name: profile
     for name, profile in PROFILES.items()
     if profile.walled and not ways.cannot_offer(profile, WAY)
-]
+}
+DRIVERS = ("process", "gvisor")
+OBSTACLES = {
+    "process": lambda: locks.attempt() if LOCKED else WAY.why,
+    "gvisor": lambda: WAY.why if LOCKED else gvisor.obstacle(),
+}
 only_with_namespaces = pytest.mark.skipif(LOCKED, reason=f"no walls but restrictive: {WAY.why}")
 Run = Callable[..., ExecutionResult]
+Walls = Callable[..., Profile]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def walls() -> None:
-    if obstacle := locks.attempt() if LOCKED else WAY.why:
-        pytest.skip(f"no walls can be built here: {obstacle}")
+@pytest.fixture(params=DRIVERS)
+def driver(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    if obstacle := OBSTACLES[name]():
+        pytest.skip(f"no walls of the driver {name!r} can be built here: {obstacle}")
+    return name
+
+
+@pytest.fixture
+def walls(driver: str) -> Walls:
+    """A profile by its name, with what is to be different, enforced by the driver of this test."""
+
+    def around(name: str, **different: object) -> Profile:
+        profile = named(name).but(driver=driver, name=name, **different)
+        if words := drivers.cannot_enforce(profile):
+            pytest.skip(words)
+        return profile
+
+    return around
 
 
 @pytest.fixture(params=WALLED)
 def walled(
-    request: pytest.FixtureRequest, shared_box: Box, tmp_path: Path
+    request: pytest.FixtureRequest,
+    walls: Walls,
+    shared_box: Box,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[KernelRecord]:
-    name = request.node.name[:90].replace("/", "_")
-    kernel = shared_box.get_or_create(name, cwd=str(tmp_path), profile=request.param)
+    profile = walls(request.param)
+    # One of gVisor's takes seconds to start: there the tests share it, and each begins anew.
+    shared = profile.driver == "gvisor"
+    name = f"gvisor-{profile.name}" if shared else request.node.name[:90].replace("/", "_")
+    folder = tmp_path_factory.getbasetemp() if shared else tmp_path
+    kernel = shared_box.get_or_create(name, cwd=str(folder), profile=profile)
     yield kernel
-    shared_box.destroy(kernel)
+    if not shared:
+        shared_box.destroy(kernel)
+        return
+    for moment in shared_box.checkpoints(kernel):
+        shared_box.drop_checkpoint(kernel, moment)
+    shared_box.restart(kernel)
 
 
 @pytest.fixture
@@ -55,7 +89,8 @@ def ran(shared_box: Box, walled: KernelRecord) -> Run:
 
 def test_the_record_says_which_walls(walled: KernelRecord, shared_box: Box) -> None:
     assert walled.profile in WALLED
-    assert shared_box.list_kernels()[-1].profile == walled.profile
+    listed = {record.name: record.profile for record in shared_box.list_kernels()}
+    assert listed[walled.name] == walled.profile
 
 
 def test_cells_keep_their_state(ran: Run) -> None:
@@ -164,10 +199,10 @@ def test_save_and_load_work_through_the_walls(
 
 
 @only_with_namespaces
-def test_folders_are_those_of_the_profile(shared_box: Box, tmp_path: Path) -> None:
+def test_folders_are_those_of_the_profile(shared_box: Box, walls: Walls, tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
     for name, where in (("permissive", str(tmp_path)), ("moderate", "/workspace")):
-        kernel = shared_box.get_or_create(f"folders-{name}", cwd=str(tmp_path), profile=name)
+        kernel = shared_box.get_or_create(f"folders-{name}", cwd=str(tmp_path), profile=walls(name))
         assert shared_box.execute(kernel, "import os; os.getcwd()").return_value == repr(where)
         seen = shared_box.execute(kernel, "os.path.exists('mine.txt')").return_value
         assert seen == str(name == "permissive")
@@ -178,37 +213,39 @@ def test_folders_are_those_of_the_profile(shared_box: Box, tmp_path: Path) -> No
 
 @only_with_namespaces
 def test_the_environment_is_that_of_the_profile(
-    shared_box: Box, monkeypatch: pytest.MonkeyPatch
+    shared_box: Box, walls: Walls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_API_TOKEN", "secret")
     monkeypatch.setenv("MY_COLOUR", "blue")
     for name, colour in (("permissive", "'blue'"), ("moderate", "None")):
-        kernel = shared_box.get_or_create(f"environment-{name}", profile=name)
+        kernel = shared_box.get_or_create(f"environment-{name}", profile=walls(name))
         code = "import os; os.environ.get('MY_COLOUR'), os.environ.get('MY_API_TOKEN')"
         assert shared_box.execute(kernel, code).return_value == f"({colour}, None)"
         shared_box.destroy(kernel)
 
 
-def test_what_is_given_by_name_comes_along(shared_box: Box) -> None:
+def test_what_is_given_by_name_comes_along(shared_box: Box, walls: Walls) -> None:
     environ = {**os.environ, "MODE": "test"}
-    kernel = shared_box.get_or_create("given", environ=environ, profile="restrictive")
+    kernel = shared_box.get_or_create("given", environ=environ, profile=walls("restrictive"))
     assert shared_box.execute(kernel, "import os; os.environ['MODE']").return_value == "'test'"
     shared_box.destroy(kernel)
 
 
 @only_with_namespaces
-def test_a_kernel_with_other_walls_is_not_taken_for_it(shared_box: Box) -> None:
-    shared_box.get_or_create("taken", profile="permissive")
+def test_a_kernel_with_other_walls_is_not_taken_for_it(shared_box: Box, walls: Walls) -> None:
+    shared_box.get_or_create("taken", profile=walls("permissive"))
     with pytest.raises(BadInput, match="walls are others: permissive, and not restrictive"):
-        shared_box.get_or_create("taken", profile="restrictive")
-    assert shared_box.get_or_create("taken", profile="permissive").profile == "permissive"
+        shared_box.get_or_create("taken", profile=walls("restrictive"))
+    assert shared_box.get_or_create("taken", profile=walls("permissive")).profile == "permissive"
     assert shared_box.get_or_create("taken").profile == "permissive"
     shared_box.destroy("taken")
 
 
-def test_what_was_saved_behind_walls_is_loaded_behind_them(shared_box: Box, tmp_path: Path) -> None:
+def test_what_was_saved_behind_walls_is_loaded_behind_them(
+    shared_box: Box, walls: Walls, tmp_path: Path
+) -> None:
     """A pickle runs whatever it likes when it is read."""
-    kernel = shared_box.get_or_create("saved", profile="restrictive")
+    kernel = shared_box.get_or_create("saved", profile=walls("restrictive"))
     shared_box.execute(
         kernel,
         "class Trap:\n    def __reduce__(self): return (eval, (\"__import__('os').getuid()\",))\n"
@@ -226,16 +263,18 @@ def test_what_was_saved_behind_walls_is_loaded_behind_them(shared_box: Box, tmp_
 
 
 @only_with_namespaces
-def test_a_folder_that_holds_more_than_a_project_is_not_shown(shared_box: Box) -> None:
+def test_a_folder_that_holds_more_than_a_project_is_not_shown(
+    shared_box: Box, walls: Walls
+) -> None:
     for folder in ("/", "/etc", "/usr/lib", os.path.expanduser("~")):
         with pytest.raises(BoxError, match="more than a project"):
-            shared_box.get_or_create("too-much", cwd=folder, profile="permissive")
+            shared_box.get_or_create("too-much", cwd=folder, profile=walls("permissive"))
     assert shared_box.destroy("too-much") is False
 
 
 @only_with_namespaces
-def test_no_set_uid_file_is_left_on_the_host(shared_box: Box, tmp_path: Path) -> None:
-    kernel = shared_box.get_or_create("setuid", cwd=str(tmp_path), profile="permissive")
+def test_no_set_uid_file_is_left_on_the_host(shared_box: Box, walls: Walls, tmp_path: Path) -> None:
+    kernel = shared_box.get_or_create("setuid", cwd=str(tmp_path), profile=walls("permissive"))
     result = shared_box.execute(
         kernel,
         "import os\nopen('f', 'w').close()\n"
@@ -251,16 +290,17 @@ def test_no_set_uid_file_is_left_on_the_host(shared_box: Box, tmp_path: Path) ->
 
 
 @only_with_namespaces
-def test_a_mount_of_ones_own(shared_box: Box, tmp_path: Path) -> None:
+def test_a_mount_of_ones_own(shared_box: Box, walls: Walls, tmp_path: Path) -> None:
     data, out = tmp_path / "data", tmp_path / "out"
     data.mkdir()
     out.mkdir()
     (data / "in.txt").write_text("hello")
-    profile = named("restrictive").but(
+    profile = walls(
+        "restrictive",
         mounts=(
             Mount(str(data), "/data"),
             Mount(str(out), "/out", "rw"),
-        )
+        ),
     )
     kernel = shared_box.get_or_create("mounts", profile=profile)
     result = shared_box.execute(
@@ -273,8 +313,8 @@ def test_a_mount_of_ones_own(shared_box: Box, tmp_path: Path) -> None:
     shared_box.destroy(kernel)
 
 
-def test_memory_that_is_not_allowed_is_a_clear_death(shared_box: Box) -> None:
-    kernel = shared_box.get_or_create("hungry", profile="restrictive")
+def test_memory_that_is_not_allowed_is_a_clear_death(shared_box: Box, walls: Walls) -> None:
+    kernel = shared_box.get_or_create("hungry", profile=walls("restrictive"))
     result = shared_box.execute(kernel, "x = bytearray(600 << 20); import time; time.sleep(5)")
     assert result.state == "lost"
     assert "out of memory" in (result.cause or "")
@@ -283,8 +323,8 @@ def test_memory_that_is_not_allowed_is_a_clear_death(shared_box: Box) -> None:
 
 
 @only_with_namespaces
-def test_a_soft_limit_is_an_error_that_variables_survive(shared_box: Box) -> None:
-    profile = named("moderate").but(soft_memory=200 << 20)
+def test_a_soft_limit_is_an_error_that_variables_survive(shared_box: Box, walls: Walls) -> None:
+    profile = walls("moderate", soft_memory=200 << 20)
     kernel = shared_box.get_or_create("soft", profile=profile)
     shared_box.execute(kernel, "x = 'still here'; held = []")
     code = "while True: held.append(bytearray(10 << 20))"
@@ -298,6 +338,8 @@ def test_a_soft_limit_is_an_error_that_variables_survive(shared_box: Box) -> Non
     shared_box.destroy(kernel)
 
 
+@pytest.mark.usefixtures("driver")
+@pytest.mark.parametrize("driver", ["process"], indirect=True)
 def test_walls_by_the_settings(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNELBOX_PROFILE", "restrictive")
     with Box() as box:
@@ -312,8 +354,8 @@ def test_walls_by_the_settings(environment: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @only_with_namespaces
-def test_what_the_gate_refuses_is_in_the_notes(shared_box: Box) -> None:
-    profile = named("moderate").but(allow=("example.com",))
+def test_what_the_gate_refuses_is_in_the_notes(shared_box: Box, walls: Walls) -> None:
+    profile = walls("moderate", allow=("example.com",))
     kernel = shared_box.get_or_create("gate", profile=profile)
     result = shared_box.execute(
         kernel,
@@ -335,8 +377,8 @@ def groups_of(kernel: KernelRecord, hierarchy: cgroups.Hierarchy) -> list[str]:
     return [f for parent in parents for f in os.listdir(parent) if kernel.kernel_id in f]
 
 
-def test_nothing_is_left_of_a_sandbox(box: Box) -> None:
-    kernel = box.get_or_create("k", profile=WALLED[-1])
+def test_nothing_is_left_of_a_sandbox(box: Box, walls: Walls) -> None:
+    kernel = box.get_or_create("k", profile=walls([*WALLED][-1]))
     (warden,) = (p["pid"] for p in box.status(kernel)["processes"] if p["role"] == "warden")
     box.execute(
         kernel, "import subprocess; subprocess.Popen(['sleep', '1000'], start_new_session=True)"
@@ -350,8 +392,8 @@ def test_nothing_is_left_of_a_sandbox(box: Box) -> None:
         assert groups_of(kernel, hierarchy) == []
 
 
-def test_a_sandbox_ends_with_its_warden(box: Box) -> None:
-    kernel = box.get_or_create("k", profile="restrictive")
+def test_a_sandbox_ends_with_its_warden(box: Box, walls: Walls) -> None:
+    kernel = box.get_or_create("k", profile=walls("restrictive"))
     (warden,) = (p["pid"] for p in box.status(kernel)["processes"] if p["role"] == "warden")
     others = psutil.Process(warden).children(recursive=True)
     psutil.Process(warden).kill()
@@ -362,14 +404,14 @@ def test_a_sandbox_ends_with_its_warden(box: Box) -> None:
 
 
 @only_with_namespaces
-def test_walls_that_fail_are_an_error_and_leave_nothing(box: Box, tmp_path: Path) -> None:
+def test_walls_that_fail_are_an_error_and_leave_nothing(
+    box: Box, walls: Walls, tmp_path: Path
+) -> None:
     from kernelbox import StartupFailed
 
     gone = tmp_path / "gone"
     gone.mkdir()
-    profile = Profile.from_wire(
-        named("restrictive").but(mounts=(Mount(str(gone), "/data"),)).to_wire()
-    )
+    profile = Profile.from_wire(walls("restrictive", mounts=(Mount(str(gone), "/data"),)).to_wire())
     gone.rmdir()
     began = time.monotonic()
     with pytest.raises(StartupFailed, match=r"walls could not be built.*/data"):

@@ -79,6 +79,7 @@ def checked(*, kernel: bool) -> Iterator[Check]:
     yield user_namespaces()
     yield cgroups()
     yield walls()
+    yield gvisor()
     yield kvm()
     if kernel:
         yield real_kernel()
@@ -243,6 +244,15 @@ def walls() -> Check:
         advice = "profiles other than open are refused; allow user namespaces, or run as root"
         return Check("walls", "warn", f"cannot be built: {way.why}", advice)
     return Check("walls", "ok", "can be built: permissive, moderate, restrictive and your own")
+
+
+def gvisor() -> Check:
+    """Whether a profile may name the driver ``gvisor``, by running nothing in it."""
+    from kernelbox.walls import gvisor as driver
+
+    if words := driver.obstacle():
+        return Check("gvisor", "warn", words, "profiles with driver='gvisor' are refused")
+    return Check("gvisor", "ok", f"{driver.version()} works: profiles may have driver='gvisor'")
 
 
 def kvm() -> Check:

@@ -238,7 +238,7 @@ class _Parked:
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, fileno=fds.pop())
         self._decoder = Decoder()
         linux.set_name("kb-checkpoint")
-        self._say({"op": "hello"})
+        self._say({"op": "hello", "pid": os.getpid()})
 
     def wait(self) -> None:
         """Returns in a successor only: a fork of this one that carries on where it was parked."""

@@ -53,6 +53,8 @@ class Interpreter:
         self.pages = WorkingSet()
         self.hooks_matter = False
         """Whether modules that we do not know may want to hear of a fork."""
+        self.preload: tuple[str, ...] = ()
+        """What has been imported ahead: another that is to be like this one needs it, too."""
         self.soft_memory = 0
         """Bytes at which a cell gets a MemoryError; 0: when the system says so."""
         self._private: list[int] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import select
 import signal
@@ -179,6 +180,8 @@ def reap() -> list[tuple[int, int]]:
 
 def children(pid: int) -> list[int]:
     """The direct children of a process."""
+    if not _tells_children():
+        return _children_of_all().get(pid, [])
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
@@ -187,6 +190,24 @@ def children(pid: int) -> list[int]:
     for thread in threads:
         with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children") as file:
             found += [int(word) for word in file.read().split()]
+    return found
+
+
+@functools.cache
+def _tells_children() -> bool:
+    """Whether each process has a list of its children: not in gVisor, nor in every Linux."""
+    return os.path.exists("/proc/thread-self/children")
+
+
+def _children_of_all() -> dict[int, list[int]]:
+    """The same, of every process, by asking each for its parent."""
+    found: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    parent = int(file.read().rpartition(b")")[2].split()[1])
+                found.setdefault(parent, []).append(int(name))
     return found
 
 
@@ -227,11 +248,16 @@ def wait_for_end(pid: int) -> None:
 def descendants(pid: int) -> list[int]:
     """Everything below a process, parents before their children."""
     found: list[int] = []
-    queue = children(pid)
+    known = None if _tells_children() else _children_of_all()
+
+    def below(parent: int) -> list[int]:
+        return children(parent) if known is None else known.get(parent, [])
+
+    queue = below(pid)
     while queue:
         child = queue.pop()
         found.append(child)
-        queue += children(child)
+        queue += below(child)
     return found
 
 

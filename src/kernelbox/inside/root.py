@@ -71,6 +71,7 @@ def build(ipython_dir: str, preload: Sequence[str]) -> tuple[Interpreter, list[s
             failures.append(f"KERNELBOX_PRELOAD: {name} cannot be imported: {error!r}")
     interpreter = Interpreter(make_shell(ipython_dir))
     interpreter.hooks_matter = bool(preload)
+    interpreter.preload = tuple(preload)
     interpreter.install()
     outbox.lifeline = None
     gc.freeze()  # IPython collects garbage when it forgets cells, and would look at all there is

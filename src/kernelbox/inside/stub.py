@@ -105,6 +105,7 @@ class Stub:
                 self._control.close()
                 os.close(self._signals)
                 _leave_stub()
+                self._lock_in()
                 if scope := frame.get("scope"):
                     enter(scope)
                 if self._locked is not None:
@@ -116,6 +117,9 @@ class Stub:
             finally:
                 os._exit(70)
         self._say({"op": "started", "tag": frame["tag"], "pid": pid})
+
+    def _lock_in(self) -> None:
+        """In a new member: it stands behind the walls that its stub stands behind."""
 
     def _become_interpreter(self, frame: Frame, fds: list[int]) -> None:
         assert self._interpreter is not None  # a foreign kernel's stub only starts commands

@@ -48,6 +48,16 @@ def main(
         order, fds = first_order(control)
         plan = Plan.from_wire(order["plan"])
         join_group(order)
+        if order.get("driver") == "gvisor":
+            from kernelbox.inside import gvisor
+
+            gvisor.keep(
+                control,
+                first,
+                order,
+                interpreter.preload,
+                lambda listener: _watch_way_out(plan, listener, *fds),
+            )
         outside, inside = socket.socketpair()
         line = _raw_line() if plan.network == "raw" else None
         attach = line.attach if line else lambda: None

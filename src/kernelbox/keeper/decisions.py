@@ -117,6 +117,13 @@ def first_record(request: Frame, connection_file: str, notes: Iterable[str]) -> 
     }
 
 
+def can_be_ready(profile: Frame) -> bool:
+    """Whether a sandbox is worth having ahead (that of the driver ``process`` is there in
+    milliseconds), and is the same for whoever asks for it next."""
+    own = profile["cwd"] == "none" and profile["home"] == "none" and not profile["mounts"]
+    return bool(profile["driver"] == "gvisor" and own and not profile.get("secrets"))
+
+
 def digest(profile: Frame) -> str:
     """By which two profiles are known to be the same, whatever they are called."""
     return json.dumps({**profile, "name": None}, sort_keys=True)

@@ -51,6 +51,10 @@ class Home:
         """The folder of a branch that has files of its own."""
         return os.path.join(self.runtime_dir, f"files-{kernel_id}")
 
+    def walls(self, kernel_id: str) -> str:
+        """What the driver of a sandbox has built in files."""
+        return os.path.join(self.runtime_dir, f"walls-{kernel_id}")
+
     def kernel_address(self, kernel_id: str) -> str:
         return os.path.join(self.rundir, f"{kernel_id}.sock")
 
@@ -108,6 +112,7 @@ def remove_files(home: Home, kernel_id: str) -> None:
 def remove_workspace(home: Home, kernel_id: str) -> None:
     """Where no warden is left to do it."""
     shutil.rmtree(home.workspace(kernel_id), ignore_errors=True)
+    shutil.rmtree(home.walls(kernel_id), ignore_errors=True)
 
 
 def vacate(home: Home) -> None:

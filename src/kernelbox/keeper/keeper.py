@@ -41,6 +41,7 @@ from kernelbox.wire import PROTOCOL, Frame, build_id
 
 _EXIT_STATUS_PATIENCE = 0.05
 _REFILL_DELAY = 0.15
+_SANDBOX_DELAY = 1.0
 _TRIES = 3
 _MOST_ROOTS = 4
 _END_PATIENCE = 10.0
@@ -219,7 +220,9 @@ class Keeper:
             deadline.cancel()
             if isinstance(content, BoxError):
                 remove_files(self.home, kernel_id)
-            if isinstance(content, WardenGone) and tries > 1:
+            # A sandbox that was made ahead may be dying unnoticed.
+            gone = isinstance(content, WardenGone | StartupFailed if link.walls else WardenGone)
+            if gone and tries > 1:
                 self._create(frame, name, tries=tries - 1)
                 return
             if isinstance(content, BoxError):
@@ -272,7 +275,7 @@ class Keeper:
         link, request["notes"] = self._take_family(
             key_for(request),
             request.get("build") or self.build,
-            walled=bool(request.get("profile")),
+            request,
         )
         self._give_address(request, link.reserved or str(uuid.uuid4()))
         return link
@@ -401,12 +404,17 @@ class Keeper:
     # -- roots and spares -------------------------------------------------------------------
 
     def _take_family(
-        self, key: RootKey, build: Build, *, walled: bool
+        self, key: RootKey, build: Build, request: Frame
     ) -> tuple[FamilyLink, list[str]]:
         root = self._root(key, build)
         root.used_at = time.monotonic()
-        if walled:  # spares stand in the open
-            return root.fork_family(self._new_link, walled=True), []
+        if profile := request.get("profile"):
+            link = root.take_spare(decisions.digest(profile))
+            if self._settings.spares and decisions.can_be_ready(profile):
+                self.reactor.call_later(
+                    _SANDBOX_DELAY, lambda: self._prepare_sandbox(key, profile, request["settings"])
+                )
+            return link or root.fork_family(self._new_link, walled=True), []
         link = root.take_spare() or root.fork_family(self._new_link)
         if spares := self._settings.spares:
 
@@ -455,11 +463,14 @@ class Keeper:
     def _dismiss(self, root: Root) -> None:
         """Its spares go; those that are killed or never forked cannot clean up themselves."""
         for spare in root.spares:
-            spare.close()
-            self._families.discard(spare)
-            if spare.reserved:
-                remove_files(self.home, spare.reserved)
+            self._give_up(spare)
         root.spares = []
+
+    def _give_up(self, spare: FamilyLink) -> None:
+        spare.close()
+        self._families.discard(spare)
+        if spare.reserved:
+            remove_files(self.home, spare.reserved)
 
     def _root_ended(self, root: Root) -> None:
         self._root_words = root.last_words()
@@ -470,17 +481,11 @@ class Keeper:
     def _refill(self, key: RootKey, spares: int) -> None:
         """Make spares again, one at a time, so that a user's first cell has the processor."""
         root = self._roots.get(key)
-        if root is None or len(root.spares) >= spares:
+        open_ones = () if root is None else [spare for spare in root.spares if not spare.walls]
+        if root is None or len(open_ones) >= spares:
             return
         link = root.fork_family(self._new_link)
-        link.reserved = str(uuid.uuid4())
-        request: Frame = {
-            "op": "prime",
-            "address": self.home.kernel_address(link.reserved),
-            "draft": self.home.draft(link.reserved),
-            "connection_file": self.home.connection_file(link.reserved),
-            "spool": self.home.spool(link.reserved),
-        }
+        request = self._reserve(link)
 
         def primed(content: dict[str, Any] | BoxError) -> None:
             if not isinstance(content, BoxError):
@@ -488,8 +493,34 @@ class Keeper:
 
         link.ask(request, primed)
         root.spares.append(link)
-        if len(root.spares) < spares:
+        if len(open_ones) + 1 < spares:
             self.reactor.call_later(_REFILL_DELAY / 3, lambda: self._refill(key, spares))
+
+    def _prepare_sandbox(self, key: RootKey, profile: Frame, settings: Frame) -> None:
+        """One ahead, of the kind that was asked for last: it takes a second, and some 70 MB."""
+        root, walls = self._roots.get(key), decisions.digest(profile)
+        if root is None or any(spare.walls == walls for spare in root.spares):
+            return
+        for other in [spare for spare in root.spares if spare.walls]:
+            root.spares.remove(other)
+            self._give_up(other)
+        link = root.fork_family(self._new_link, walled=True)
+        link.walls = walls
+        request = self._reserve(link)
+        own = {"kernel_id": link.reserved, "address": request["address"], "cwd": "/", "environ": {}}
+        link.ask({**request, "walls": {"profile": profile, "settings": settings, **own}}, _ignore)
+        root.spares.append(link)
+
+    def _reserve(self, link: FamilyLink) -> Frame:
+        """For a spare: the id that its kernel will have, and what goes with that."""
+        link.reserved = str(uuid.uuid4())
+        return {
+            "op": "prime",
+            "address": self.home.kernel_address(link.reserved),
+            "draft": self.home.draft(link.reserved),
+            "connection_file": self.home.connection_file(link.reserved),
+            "spool": self.home.spool(link.reserved),
+        }
 
     def _new_link(self, sock: socket.socket) -> FamilyLink:
         link = FamilyLink(
@@ -817,6 +848,10 @@ class Keeper:
         if self.registry.problem:
             # A disk that is full now may have room later.
             self._save_timer = self.reactor.call_later(_SAVE_AGAIN, self._save)
+
+
+def _ignore(content: object) -> None:
+    """What a sandbox says that is nobody's yet. If it fails it ends, and nobody takes it."""
 
 
 def _take_down(kernel_id: str) -> None:

@@ -73,6 +73,7 @@ class FamilyLink:
         self.reserved = ""  # the id its first kernel will have: a spare is given one ahead
         self.warm = False  # it listens there, and needs nothing but to be told whose it is
         self.notes: list[str] = []
+        self.walls = ""  # of a spare that is behind walls: which
         self._on_event = on_event
         self._on_close = on_close
         self._waiting: dict[int, Callable[[dict[str, Any] | BoxError], None]] = {}
@@ -193,14 +194,15 @@ class Root:
         theirs.close()
         return link
 
-    def take_spare(self) -> FamilyLink | None:
-        """A family that waits for somebody, a warm one if there is."""
+    def take_spare(self, walls: str = "") -> FamilyLink | None:
+        """A family that waits for somebody behind such walls, a warm one if there is."""
         for link in list(self.spares):
             link.poll()
         live = [link for link in self.spares if not link.closed]
         live.sort(key=lambda link: not link.warm)
-        self.spares = live[1:]
-        return live[0] if live else None
+        taken = next((link for link in live if link.walls == walls), None)
+        self.spares = [link for link in live if link is not taken]
+        return taken
 
     def last_words(self) -> str:
         """What the root wrote before it ended, for the error message."""

@@ -371,6 +371,12 @@ class Group:
             "processes_refused": self._line("pids", "pids.events", "max"),
         }
 
+    def in_use(self) -> int:
+        """Bytes that cannot be dropped: anonymous and shared memory, without the cache of files."""
+        anonymous = "rss" if self.hierarchy.version == 1 else "anon"
+        lines = (self._line("memory", "memory.stat", key) for key in (anonymous, "shmem"))
+        return sum(size or 0 for size in lines)
+
     def oom_kills(self) -> int:
         """How many processes were killed for want of memory (0 where the kernel does not say)."""
         return self._oom_kills() or 0

@@ -7,10 +7,15 @@ from kernelbox.walls.profiles import Profile
 
 def cannot_enforce(profile: Profile) -> str:
     """What of a profile no wall of ours holds yet, in words; empty if all of it is enforced."""
-    if profile.driver != "process":
-        return f"there is no driver {profile.driver!r} in this version; use 'process'"
     if profile.network == "host":
         return "a sandbox never has the host's network; use network='on' or 'off'"
+    if profile.driver not in ("process", "gvisor"):
+        return f"there is no driver {profile.driver!r} in this version; use 'process' or 'gvisor'"
+    if profile.driver == "gvisor":
+        from kernelbox.walls import gvisor
+
+        if words := gvisor.cannot_enforce(profile):
+            return words
     if profile.secrets:
         from kernelbox.walls import authority
 

@@ -35,10 +35,10 @@ _OWN_MOUNT = calls.MS_NOSUID | calls.MS_NODEV
 _SMALL = 16 << 20
 _PER_FILE, _LEAST_FILES = 16 << 10, 2048
 """An empty file takes memory, too."""
-_WORTH_A_MOUNT = 1 << 18
+WORTH_A_MOUNT = 1 << 18
 """A smaller file is copied sooner than it is mounted."""
 
-_FILES = {
+FILES = {
     "passwd": (
         f"root:x:0:0:root:/root:/usr/sbin/nologin\n"
         f"sandbox:x:{INSIDE_UID}:{INSIDE_UID}:sandbox:{HOME}:/bin/bash\n"
@@ -140,21 +140,26 @@ def _make_etc(plan: Plan) -> None:
         source, target = f"{_OLD}/etc/{name}", f"{_NEW}/etc/{name}"
         if os.path.islink(source):
             os.symlink(os.readlink(source), target)
-        elif os.path.isfile(source) and os.path.getsize(source) < _WORTH_A_MOUNT:
+        elif os.path.isfile(source) and os.path.getsize(source) < WORTH_A_MOUNT:
             with open(source, "rb") as there, open(target, "wb") as here:
                 here.write(there.read())
         elif os.path.exists(source):
             _show(f"/etc/{name}", None)
-    files = dict(_FILES)
+    files = dict(FILES)
     if plan.network == "raw":
         files["resolv.conf"] = f"nameserver {RAW_RESOLVER}\n"
     for name, text in files.items():
         with open(f"{_NEW}/etc/{name}", "w") as file:
             file.write(text)
+    write_trusted(_NEW, plan, host=_OLD)
+
+
+def write_trusted(root: str, plan: Plan, *, host: str) -> None:
+    """Whom TLS trusts where there are secrets: those that the host trusts, and the gate."""
     authority, bundle = plan.trust
     if authority:
-        os.makedirs(os.path.dirname(_NEW + TRUSTED), exist_ok=True)
-        with open(_OLD + bundle, "rb") as there, open(_NEW + TRUSTED, "wb") as here:
+        os.makedirs(os.path.dirname(root + TRUSTED), exist_ok=True)
+        with open(host + bundle, "rb") as there, open(root + TRUSTED, "wb") as here:
             here.write(there.read().rstrip() + b"\n" + authority.encode())
 
 

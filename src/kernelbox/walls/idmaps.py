@@ -24,10 +24,13 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 class IdMap:
     """Makes mounts in which files of root belong to ``uid``. To be made in the host's own pid
-    namespace, where a child that lends us a user namespace has a pid that we know."""
+    namespace, where a child that lends us a user namespace has a pid that we know.
 
-    def __init__(self, uid: int) -> None:
-        self._namespace = _user_namespace(uid)
+    ``others``: what becomes of everybody else, as lines of a map; without it, they are nobody.
+    """
+
+    def __init__(self, uid: int, others: str = "") -> None:
+        self._namespace = _user_namespace(uid, others)
 
     def close(self) -> None:
         """What was mounted stays as it is."""
@@ -35,26 +38,33 @@ class IdMap:
 
     def bind(self, source: str, target: str) -> bool:
         """False where the file system cannot do it; nothing has been mounted then."""
+        tree = self.take(source)
+        return tree is not None and put(tree, target)
+
+    def take(self, source: str) -> int | None:
+        """A mount that is nowhere yet, for :func:`put`; None where the file system cannot do it."""
         flags = _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | _AT_RECURSIVE
-        tree = _libc.syscall(_OPEN_TREE, _AT_FDCWD, os.fsencode(source), flags)
+        tree: int = _libc.syscall(_OPEN_TREE, _AT_FDCWD, os.fsencode(source), flags)
         if tree < 0:
-            return False
-        try:
-            attributes = struct.pack("QQQQ", _ATTR_IDMAP, 0, 0, self._namespace)
-            flags = _AT_EMPTY_PATH | _AT_RECURSIVE
-            size = ctypes.c_size_t(len(attributes))
-            if _libc.syscall(_MOUNT_SETATTR, tree, b"", flags, attributes, size) != 0:
-                return False
-            where = os.fsencode(target)
-            moved = _libc.syscall(
-                _MOVE_MOUNT, tree, b"", _AT_FDCWD, where, _MOVE_MOUNT_F_EMPTY_PATH
-            )
-            return bool(moved == 0)
-        finally:
-            os.close(tree)
+            return None
+        attributes = struct.pack("QQQQ", _ATTR_IDMAP, 0, 0, self._namespace)
+        flags = _AT_EMPTY_PATH | _AT_RECURSIVE
+        size = ctypes.c_size_t(len(attributes))
+        if _libc.syscall(_MOUNT_SETATTR, tree, b"", flags, attributes, size) == 0:
+            return tree
+        os.close(tree)
+        return None
 
 
-def _user_namespace(uid: int) -> int:
+def put(tree: int, target: str) -> bool:
+    """Mount what was taken, and let go of it; whether that worked."""
+    where = os.fsencode(target)
+    moved = _libc.syscall(_MOVE_MOUNT, tree, b"", _AT_FDCWD, where, _MOVE_MOUNT_F_EMPTY_PATH)
+    os.close(tree)
+    return bool(moved == 0)
+
+
+def _user_namespace(uid: int, others: str) -> int:
     """A descriptor of a user namespace that knows root by this uid; a child lends it to us."""
     ready, go = os.pipe()
     child = os.fork()
@@ -76,7 +86,7 @@ def _user_namespace(uid: int) -> int:
             raise kernelcalls.StepFailed(number, f"making a user namespace for mounts: {cause}")
         for name in ("uid_map", "gid_map"):
             with open(f"/proc/{child}/{name}", "w") as file:
-                file.write(f"0 {uid} 1")
+                file.write(f"0 {uid} 1\n{others}")
         return os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
     finally:
         os.close(ready)

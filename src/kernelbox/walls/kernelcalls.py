@@ -119,10 +119,15 @@ def raise_loopback() -> None:
         fcntl.ioctl(sock, _SIOCSIFFLAGS, struct.pack("16sH22x", b"lo", flags | _IFF_UP))
 
 
-def drop_capabilities() -> None:
-    """All of them, now and for whatever is started."""
+def hand_down_no_capabilities() -> None:
+    """To whatever is started; what we have ourselves, we keep for now."""
     _libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
     drop_bounding_set()
+
+
+def drop_capabilities() -> None:
+    """All of them, now and for whatever is started."""
+    hand_down_no_capabilities()
     header = struct.pack("Ii", _CAPABILITY_VERSION_3, 0)
     if _libc.capset(header, struct.pack("6I", *[0] * 6)) != 0:
         raise _failed("dropping capabilities")

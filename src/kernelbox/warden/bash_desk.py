@@ -131,7 +131,7 @@ class BashDesk:
 
     def _finish(self, job: Execution, outcome: dict[str, Any]) -> None:
         if job.bash_before is not None and outcome["status"] != "success":
-            if self.shell is not None and self.shell.jobs:
+            if self.shell is not None and self.shell.has_jobs:
                 job.notes.append("background jobs run on, but the shell knows them no longer")
             if job.folder_before is not None and (changed := job.folder_before.changes()):
                 job.notes.append(f"files are not undone; changed meanwhile: {', '.join(changed)}")

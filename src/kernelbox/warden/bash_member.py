@@ -6,13 +6,14 @@ import contextlib
 import os
 import secrets
 import signal
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from kernelbox.inside import bash, linux
 from kernelbox.inside.outlets import MARK_TOKEN_LENGTH
 from kernelbox.reactor import Reactor
 from kernelbox.warden.exits import Exit, explain
+from kernelbox.warden.hands import Hands
 from kernelbox.warden.streams import Streams
 
 _FDS = bash.Fds()
@@ -46,11 +47,17 @@ class BashMember:
 
     role = "bash"
 
-    def __init__(self, reactor: Reactor, owner: BashOwner) -> None:
+    def __init__(self, reactor: Reactor, owner: BashOwner, *, inside: bool = False) -> None:
+        """``inside``: where its pid means something to the stub alone."""
         self._reactor = reactor
         self._owner = owner
         self._talk = bash.BashTalk()
         self.pid = 0
+        self.inside = inside
+        self.hands: Hands | None = None
+        self._on_known: Callable[[], None] | None = None
+        self.inner_pid = 0
+        self._has_jobs = False
         self.ended: Exit | None = None
         self._killed_by_us: str | None = None
         self._waiting: str | None = None
@@ -97,6 +104,17 @@ class BashMember:
     def started(self, pid: int) -> None:
         """The stub's word comes by another way than the shell's own, and may come after it."""
         self.pid = pid
+        self._is_known()
+
+    def started_inside(self, pid: int, hands: Hands) -> None:
+        """The same, where pids mean something to the stub alone."""
+        self.inner_pid, self.hands = pid, hands
+        self._is_known()
+        if self._on_known is not None:
+            begin, self._on_known = self._on_known, None
+            begin()
+
+    def _is_known(self) -> None:
         if self._killed_by_us is not None:
             self.kill(self._killed_by_us)
         elif self._taken and self._interrupt_due:
@@ -124,7 +142,27 @@ class BashMember:
     def _begin(self, code: str | bytes) -> None:
         send = self._talk.begin(code)
         self._taken = self._interrupt_due = False
-        self._jobs = linux.descendants(self.pid)  # what earlier commands left running stays
+        # What earlier commands left running stays.
+        if self.inside:
+            self._note_jobs(send)
+        else:
+            self._jobs = linux.descendants(self.pid)
+            self._go(send)
+
+    def _note_jobs(self, send: bash.Send) -> None:
+        """The stub knows them, or will as soon as it has told us whom to ask for."""
+        if self.hands is None:
+            self._on_known = lambda: self._note_jobs(send)
+            return
+
+        def noted(any_jobs: bool) -> None:
+            self._has_jobs = any_jobs
+            if self.ended is None:
+                self._go(send)
+
+        self.hands.note_jobs(self.inner_pid, noted)
+
+    def _go(self, send: bash.Send) -> None:
         os.ftruncate(self._text, 0)
         os.pwrite(self._text, send.text, 0)
         self._wake(send.code)
@@ -138,10 +176,13 @@ class BashMember:
         """
         if self.ended is not None:
             return
-        if not self.pid or (not self._taken and not hard):
+        if not (self.pid or self.inner_pid) or (not self._taken and not hard):
             self._interrupt_due = True  # the shell has not read the command yet
             return
         self._abandoned = True
+        if self.hands is not None:
+            self.hands.interrupt_shell(self.inner_pid, hard=hard)
+            return
         linux.send_signal([self.pid], signal.SIGURG)
         fresh = [pid for pid in linux.descendants(self.pid) if pid not in self._jobs]
         linux.send_signal(fresh, signal.SIGINT)
@@ -149,13 +190,15 @@ class BashMember:
             linux.kill_descendants(self.pid, spare=self._jobs)
             linux.send_signal([self.pid], signal.SIGINT)
 
-    def kill(self, why: str, *, spare: Iterable[int] = ()) -> None:
+    def kill(self, why: str, *, spare_jobs: bool = False) -> None:
         """End the shell and all that it runs."""
         if self.ended is not None:
             return
         self._killed_by_us = why
-        if self.pid:
-            linux.kill_descendants(self.pid, spare=spare)
+        if self.hands is not None:
+            self.hands.kill_all(self.inner_pid, spare_jobs=spare_jobs)
+        elif self.pid:
+            linux.kill_descendants(self.pid, spare=self._jobs if spare_jobs else ())
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
 
@@ -163,12 +206,13 @@ class BashMember:
         """End it, and hear of it no more. What earlier commands left running may run on."""
         self._owner = _Nobody()
         self._on_snapshot = None
-        self.kill(why, spare=self._jobs if spare_jobs else ())
+        self.kill(why, spare_jobs=spare_jobs)
 
     @property
-    def jobs(self) -> list[int]:
-        """What earlier commands left running, as far as it still runs."""
-        return [pid for pid in self._jobs if linux.is_running(pid)]
+    def has_jobs(self) -> bool:
+        """Whether something of what earlier commands left running still runs (in a sandbox that we
+        do not see into: ran when the last command began)."""
+        return self._has_jobs or any(map(linux.is_running, self._jobs))
 
     @property
     def is_asked(self) -> bool:
@@ -179,6 +223,8 @@ class BashMember:
         if self.ended is not None:
             return
         self.ended = explain(status, killed_by_us=self._killed_by_us)
+        if self.hands is not None:
+            self.hands.forget(self.inner_pid)
         self._streams.drain(last=True)
         self._streams.close()
         self._reactor.forget(self._status)

@@ -7,6 +7,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kernelbox.errors import BoxError, Unsupported
@@ -18,6 +19,7 @@ from kernelbox.warden.bash_member import BashMember
 from kernelbox.warden.branching import Branching
 from kernelbox.warden.connection import Ports, open_ports
 from kernelbox.warden.exits import Exit, count_oom_kills_by, oom_kills
+from kernelbox.warden.hands import Hands
 from kernelbox.warden.household import CopyAnswer, Door, Reply, Warden
 from kernelbox.warden.kernel import Kernel
 from kernelbox.warden.lanes import jupyter
@@ -78,19 +80,24 @@ class Family(Warden):
         if self.spare is None:
             raise BoxError("it is somebody's already")
         self._reservation = reserve(frame)
+        if frame.get("walls"):
+            self._walk_in(frame["walls"])
         self.spare.give_to(_Nobody(lambda: reply({"notes": list(self.notes)})))
         self.spare.send({"op": "prime"})
 
     def _become(self, frame: Frame, reply: Reply) -> None:
         self._host_environ = frame["environ"]
-        if frame.get("profile"):
+        if frame.get("profile") and self.walls is None:
             frame = self._walk_in(frame)
+        elif frame.get("profile"):
+            frame = self._move_in(frame)
         super()._become(frame, reply)
         self._discard_reservation()  # what is left of it
 
     def _walk_in(self, frame: Frame) -> Frame:
         """Order the walls; the interpreter starts when they stand. What is asked of it until then
         waits in its socket."""
+        from kernelbox.walls.plan import Plan
         from kernelbox.walls.profiles import Profile
         from kernelbox.warden.walling import Walls, folder_for_packages
 
@@ -109,13 +116,29 @@ class Family(Warden):
         count_oom_kills_by(self.walls.oom_kills)
         fds = self.walls.hear_denials(self.reactor, self._denied) + self.walls.secrets_for_gate()
         order = {"op": "wall", "plan": plan.to_wire(), "group": self.walls.group}
+        if profile.driver == "gvisor":
+            self.hands = Hands(self._stub)
+            order |= {"driver": "gvisor", "folder": self.walls.folder_in(settings["runtime_dir"])}
         self._stub.send({**order, "kernel_id": str(frame["kernel_id"])}, fds)
         for fd in fds:
             os.close(fd)
         self.spare_time()
-        if self.walls.watched:
+        if self.hands is not None:
+            self.walls.watch(self.reactor, self.hands)
+        elif self.walls.watched:
             self.reactor.call_later(_LOOK_EVERY, self._look_at_memory)
         return changed
+
+    def _move_in(self, frame: Frame) -> Frame:
+        """The walls stand already: a sandbox that was made ahead, for whoever wants such a one."""
+        from kernelbox.walls.profiles import Profile
+
+        assert self.walls is not None
+        wanted = Profile.from_wire(frame["profile"])
+        if replace(self.walls.profile, name=wanted.name) != wanted:
+            raise BoxError("these walls are others than those that are asked for")
+        self.walls.profile = wanted
+        return self.walls.furnish(frame, private=(), packages=self._packages)[1]
 
     def _look_at_memory(self) -> None:
         assert self.walls is not None
@@ -137,11 +160,11 @@ class Family(Warden):
         parked = [member.pid for member in self._members.values() if isinstance(member, Parked)]
         linux.kill_descendants(self.stub_pid, spare=parked)
 
-    def _denied(self, words: str, said: Frame) -> None:
+    def _denied(self, words: str, said: Frame | None = None) -> None:
         """Whoever runs something now may have tried it; the gate knows no kernels."""
         for household in self.households.values():
             household.kernel.note_denial(words)
-            if household.kernel.audit is not None:
+            if said is not None and household.kernel.audit is not None:
                 household.kernel.audit.denied(said)
 
     # -- packages ---------------------------------------------------------------------------
@@ -157,8 +180,8 @@ class Family(Warden):
     def _desk(self) -> InstallDesk:
         if self.walls is not None and self.walls.way.kind == "locks":
             raise Unsupported(
-                "nothing can be installed into a sandbox where user namespaces are closed: there is "
-                "no folder that it alone could see. Install it into the environment of its Python"
+                "nothing can be installed into a sandbox where user namespaces are closed: there "
+                "is no folder that it alone could see. Install it for its Python instead"
             )
         if self._installs is None:
             from kernelbox.walls.packages import PLACE
@@ -182,6 +205,9 @@ class Family(Warden):
         if self.walls is not None:
             # With pid 1 goes all that is inside, however much of it there is, at once.
             linux.send_signal(linux.children(self.stub_pid), signal.SIGKILL)
+
+    def _why_all_ended(self) -> str | None:
+        return None if self.walls is None else self.walls.why_all_ended()
 
     def _wall_facts(self) -> Frame | None:
         return None if self.walls is None else self.walls.facts()
@@ -223,14 +249,18 @@ class Family(Warden):
         failure that is to be ``quiet``, none)."""
         newcomer = _Newcomer()
         copy = self._new_member(newcomer, start=False)
-        copy.is_copy = True
+        copy.is_copy, copy.hands = True, self.hands
 
         deadlines: list[Timer] = []
 
         def here() -> None:
             for deadline in deadlines:
                 deadline.cancel()  # or it would keep all of this alive until then
-            self._members[self._inside(copy.pid)] = copy
+            if self._is_taken(copy):
+                copy.inner_pid = 0  # it is another's, and must not be ended
+                gone("the copy said that it was another")
+                return
+            self._members[self._inside(copy)] = copy
             arrived(copy)
 
         def gone(why: str) -> None:
@@ -260,12 +290,22 @@ class Family(Warden):
 
     def parked_arrived(self, parked: Parked) -> None:
         """Its end is told by the stub, as every member's is."""
-        self._members[self._inside(parked.pid)] = parked
+        if self._is_taken(parked):
+            parked.inner_pid = 0  # it is another's, and must not be ended
+        else:
+            self._members[self._inside(parked)] = parked
 
-    def _inside(self, pid: int) -> int:
+    def _inside(self, member: PythonMember | Parked) -> int:
         """How the stub knows a process."""
+        if self.hands is not None:
+            return member.inner_pid
         shared = self.walls is None or self.walls.shares_pids
-        return pid if shared else linux.pid_inside(pid)
+        return member.pid if shared else linux.pid_inside(member.pid)
+
+    def _is_taken(self, copy: PythonMember | Parked) -> bool:
+        """Whether a copy whose word we have to take has given the pid of another."""
+        known = copy.inner_pid in self._members or copy.inner_pid in self._shells
+        return self.hands is not None and known
 
     def _outside(self, pid: int) -> int:
         """A process that the stub knows so; 0 if it has ended."""
@@ -317,7 +357,7 @@ class Family(Warden):
 
     def start_bash(self, kernel: Kernel, cwd: str) -> BashMember:
         self._tags += 1
-        member = BashMember(self.reactor, kernel.bash)
+        member = BashMember(self.reactor, kernel.bash, inside=self.hands is not None)
         self._starting[self._tags] = member
         order, fds = member.order(cwd, kernel.identity.environ)
         order["scope"] = kernel.scope
@@ -350,7 +390,9 @@ class Family(Warden):
         match frame.get("op"):
             case "started":
                 member = self._starting.pop(frame["tag"], None)
-                if isinstance(member, PythonMember):
+                if self.hands is not None:
+                    self._started_inside(member, frame["pid"], self.hands)
+                elif isinstance(member, PythonMember):
                     self._members[frame["pid"]] = member
                     member.is_running_as(self._outside(frame["pid"]))
                 elif isinstance(member, BashMember):
@@ -371,6 +413,29 @@ class Family(Warden):
                     python.exited(status, oom_kills=oom_kills(fresh=True) - python.oom_before)
                 elif (shell := self._shells.pop(pid, None)) is not None:
                     shell.exited(status)
+            case "shedding":
+                # Before it is ended, so that its end has a cause.
+                if isinstance(victim := self._members.get(frame["pid"]), PythonMember):
+                    victim.killed_by_us = str(frame["why"])
+                else:
+                    self._denied(str(frame["why"]))
+            case _ if self.hands is not None:
+                self.hands.heard(frame)
+
+    def _started_inside(
+        self, member: PythonMember | BashMember | None, pid: int, hands: Hands
+    ) -> None:
+        if self.walls is not None and (words := self.walls.are_up()):
+            if isinstance(member, PythonMember):
+                member.killed_by_us = f"its walls could not be built: {words}"
+                member.exited(None)
+            hands.kill_all(pid)
+        elif isinstance(member, PythonMember):
+            self._members[pid] = member
+            member.is_running_inside_as(pid, hands)
+        elif isinstance(member, BashMember):
+            self._shells[pid] = member
+            member.started_inside(pid, hands)
 
 
 def _home_of(settings: Frame, cwd: str) -> list[str]:

@@ -77,6 +77,7 @@ class ForeignMember:
         self._spawn = spawn
         self._patience = patience
         self.pid = 0
+        self.inner_pid = 0
         self.forked = False  # a process is not enough: it has to answer
         self.ended: Exit | None = None
         self.oom_before = 0

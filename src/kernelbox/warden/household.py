@@ -21,6 +21,7 @@ from kernelbox.reactor import Peer, Reactor
 from kernelbox.warden.bash_member import BashMember
 from kernelbox.warden.connection import Ports, write_private
 from kernelbox.warden.execution import Loss
+from kernelbox.warden.hands import Hands
 from kernelbox.warden.identity import Identity
 from kernelbox.warden.kernel import Kernel
 from kernelbox.warden.lanes.native import NativeClient
@@ -70,6 +71,8 @@ class Warden(ABC):
         self.notes: Sequence[str] = ()
         self.mortal = True  # until it is somebody's, it ends with the keeper
         self.settings: Settings | None = None
+        self.hands: Hands | None = None
+        """Where members have no pid that we could signal: who does."""
         self._clients: set[NativeClient] = set()
         self._ended = False
         # The stub's death is told by its pidfd, not by the end of this socket.
@@ -363,6 +366,10 @@ class Warden(ABC):
         """The walls around the family; None: it stands in the open."""
         return None
 
+    def _why_all_ended(self) -> str | None:
+        """When the stub has died: what is known of it."""
+        return None
+
     def _before_leaving(self) -> None:  # noqa: B027 - most have nothing to do
         """All processes have ended; what they leave behind goes now."""
 
@@ -415,8 +422,9 @@ class Warden(ABC):
         if self._ended:
             return
         linux.kill_descendants(os.getpid())
+        why = self._why_all_ended() or "the process that parents the kernel was killed"
         for household in list(self.households.values()):
-            self.end_kernel(household.kernel, "the process that parents the kernel was killed")
+            self.end_kernel(household.kernel, why)
         self.end()
 
     # -- clients ----------------------------------------------------------------------------

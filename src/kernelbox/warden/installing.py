@@ -194,8 +194,12 @@ class InstallDesk:
 
     def _answered(self, order: Order, answer: Frame | None) -> None:
         self._running = None
+        result = self._result(order, answer)
+        if (audit := order.kernel.audit) is not None:
+            failed = isinstance(result, BoxError)
+            audit.installed(order.requirements, ok=not failed, reason=str(result) if failed else "")
         try:
-            order.done(self._result(order, answer))
+            order.done(result)
         finally:
             self._next()
 

@@ -20,6 +20,7 @@ from kernelbox.warden.digest import bounded_error, bounded_lines
 from kernelbox.warden.events import clean_error, event_of
 from kernelbox.warden.execution import Execution, Loss, failed
 from kernelbox.warden.exits import Exit, oom_kills
+from kernelbox.warden.hands import Hands
 from kernelbox.warden.history import History
 from kernelbox.warden.identity import Identity
 from kernelbox.warden.jobs import ForkOrder, Job, Question
@@ -53,6 +54,7 @@ class Landlord(Protocol):
     """The family, as far as a kernel needs it."""
 
     reactor: Reactor
+    hands: Hands | None
 
     def start_interpreter(self, kernel: Kernel) -> Member: ...
     def start_bash(self, kernel: Kernel, cwd: str) -> BashMember: ...
@@ -411,6 +413,9 @@ class Kernel:
 
     def background_work(self) -> bool:
         """Processes that a cell or a bash command left running."""
+        if self.family.hands is not None:
+            inside = [member.inner_pid for member in self._members() if member.inner_pid]
+            return self.family.hands.has_children(inside)
         pids = [p.pid for p in self._members() if p.pid]
         # Bash reaps a job that has ended only when it comes to its next command.
         return any(linux.is_running(child) for pid in pids for child in linux.children(pid))

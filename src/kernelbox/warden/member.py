@@ -16,6 +16,7 @@ class Member(Protocol):
 
     role: str
     pid: int
+    inner_pid: int
     forked: bool
     ended: Exit | None
     oom_before: int

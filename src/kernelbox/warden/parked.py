@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from kernelbox.inside.channel import Channel
 from kernelbox.reactor import Peer, Reactor
+from kernelbox.warden.hands import Hands, is_member_pid
 from kernelbox.warden.member import parent_of, process_facts, stub_of
 from kernelbox.wire import Frame
 
@@ -22,11 +23,14 @@ ForkAnswer = Callable[[str | None, Frame], None]
 class Parked:
     """Made before the fork that will be at its other end; ends when it is dropped."""
 
-    def __init__(self, reactor: Reactor) -> None:
+    def __init__(self, reactor: Reactor, hands: Hands | None = None) -> None:
+        """``hands``: who signals it, where its pid means something to the stub alone."""
         near, far = socket.socketpair()
         near.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self.far = [far.detach()]
         self.pid = 0
+        self.inner_pid = 0
+        self._hands = hands
         self.ended = False
         self.oom_before = 0
         self._announced = False
@@ -65,9 +69,7 @@ class Parked:
             answer("its process was killed", {})
             return
         self._forks.append(answer)
-        if self.pid:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(self.pid, signal.SIGCONT)  # should somebody have stopped it
+        self._signal(signal.SIGCONT)  # should somebody have stopped it
         order = {"op": "fork", "token": channel.token, "fds": len(channel.far)}
         self._peer.send(order, channel.far)
         channel.close_far()
@@ -77,10 +79,8 @@ class Parked:
         self.on_end = lambda: None
         self.handed_over()
         self._peer.close()
-        if self.there and self.pid:
-            # End-of-file would do, unless somebody has stopped it.
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
+        if self.there:
+            self._signal(signal.SIGKILL)  # end-of-file would do, unless somebody has stopped it
         self._end()
 
     def exited(self, status: int | None = None, *, oom_kills: int = 0) -> None:
@@ -90,6 +90,13 @@ class Parked:
 
     def facts(self) -> dict[str, object]:
         return process_facts(self.pid, "checkpoint")
+
+    def _signal(self, number: int) -> None:
+        if self._hands is not None and self.inner_pid:
+            self._hands.signal(self.inner_pid, number)
+        elif self.pid:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(self.pid, number)
 
     def _end(self) -> None:
         if self.ended:
@@ -103,17 +110,25 @@ class Parked:
             arrived("the copy ended, or did not come up")
         self.on_end()
 
+    def _is_ours(self, sender: int) -> bool:
+        # In gVisor, whatever is written comes from the sandbox's own kernel.
+        inside = self._hands is not None
+        return inside or bool(stub_of(sender) or stub_of(parent_of(sender)))
+
     def _said(self, frame: Frame) -> None:
         match frame.get("op"):
             case "announced" | "hello" as word:
                 # Any process that has the socket can say it; only a child of our stub is meant, or
                 # the process between, which is there first, and whose memory is the same.
                 sender = self._peer.sender_pid
-                if self.pid or not (stub_of(sender) or stub_of(parent_of(sender))):
+                if self.pid or self.inner_pid or not self._is_ours(sender):
                     return
                 self._announced = True
                 if word == "hello":
-                    self.pid = sender
+                    if self._hands is None:
+                        self.pid = sender
+                    elif is_member_pid(frame.get("pid")):
+                        self.inner_pid = frame["pid"]  # its own word, for there is no other
                     self.on_arrival(self)
                 arrivals, self._arrivals = self._arrivals, []
                 for arrived in arrivals:

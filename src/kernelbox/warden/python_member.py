@@ -13,6 +13,7 @@ from kernelbox.inside.interpreter import DUMP_SIGNAL
 from kernelbox.reactor import Peer, Reactor, Timer
 from kernelbox.warden.events import check
 from kernelbox.warden.exits import Exit, explain
+from kernelbox.warden.hands import Hands, is_member_pid
 from kernelbox.warden.member import MemberOwner, stub_of
 from kernelbox.warden.streams import Streams
 from kernelbox.wire import Frame
@@ -34,6 +35,8 @@ class PythonMember:
     ) -> None:
         self._reactor = reactor
         self._owner = owner
+        self.hands: Hands | None = None
+        """Where it has no pid that we could signal: who does."""
         self.inner_pid = 0
         self.pid = 0
         self.forked = False
@@ -82,6 +85,12 @@ class PythonMember:
         self._has_pid(pid)
         self._owner.member_started(self)
 
+    def is_running_inside_as(self, pid: int, hands: Hands) -> None:
+        """The same, where pids mean something to the stub alone."""
+        self.forked = True
+        self._is_inside(pid, hands)
+        self._owner.member_started(self)
+
     def catch_up(self) -> None:
         """Take in what was printed up to now, so that the next cell is not taken for its author."""
         self._streams.catch_up()
@@ -94,7 +103,11 @@ class PythonMember:
         if self._entering:
             self._interrupt_due = True
             return
-        if self.pid and self.ended is None:
+        if self.ended is not None:
+            return
+        if self.hands is not None and self.inner_pid:
+            self.hands.signal(self.inner_pid, signal.SIGINT, group=True)
+        elif self.pid:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGINT)
 
@@ -103,7 +116,9 @@ class PythonMember:
         if self.ended is not None:
             return
         self.killed_by_us = why
-        if self.pid:
+        if self.hands is not None and self.inner_pid:
+            self.hands.signal(self.inner_pid, signal.SIGKILL)
+        elif self.pid:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
 
@@ -184,7 +199,7 @@ class PythonMember:
 
     def _heard(self, frame: Frame) -> None:
         if frame["op"] == "hello":
-            if not self._greeted_by(frame["sender"]):
+            if not self._greeted_by(frame["sender"], frame.get("pid")):
                 return
         elif frame["op"] in ("running", "done"):
             self._entering = False
@@ -193,12 +208,18 @@ class PythonMember:
                 self.interrupt()
         self._owner.member_said(self, frame)
 
-    def _greeted_by(self, pid: int) -> bool:
+    def _greeted_by(self, pid: int, inner_pid: object) -> bool:
         """Whether a hello is news: the first word of a copy, which no stub tells of.
 
         Any process that has the lifeline can say it, and root can name any pid; but only one
         whose parent is our stub can be a member.
         """
+        if self.hands is not None:
+            # Its own word, for there is no other; if it lies, it is the liar whom we do not reach.
+            if self.forked or self.inner_pid or not is_member_pid(inner_pid):
+                return False
+            self._is_inside(inner_pid, self.hands)
+            return True
         if self.forked or self.pid or not stub_of(pid):
             return False
         self._has_pid(pid)
@@ -208,7 +229,7 @@ class PythonMember:
         """Not yet a death: the stub's report is. One that never comes means a cell closed it."""
         if self._peer.garbled:
             self._distrust()
-        elif self.is_copy and not self.pid:
+        elif self.is_copy and not self.inner_pid:
             self.exited(None)
         elif self.ended is None:
             self._reactor.call_later(_EXIT_PATIENCE, self._lifeline_given_up)
@@ -233,6 +254,11 @@ class PythonMember:
                 self._reactor.watch(self._death, self._died)
         if self.killed_by_us is not None:
             self.kill(self.killed_by_us)  # that was before there was anybody to kill
+
+    def _is_inside(self, pid: int, hands: Hands) -> None:
+        self.inner_pid, self.hands = pid, hands
+        if self.killed_by_us is not None:
+            self.kill(self.killed_by_us)
 
     def _close_death(self) -> None:
         if self._death >= 0:

@@ -310,7 +310,7 @@ class TimeTravel:
             execution_count=kernel.execution_count,
             cells=kernel.cells,
             past=frozenset(other.id for other in self._kept.values() if other.automatic),
-            parked=Parked(kernel.family.reactor),
+            parked=Parked(kernel.family.reactor, kernel.family.hands),
         )
         point.parked.on_arrival = kernel.family.parked_arrived
         return point

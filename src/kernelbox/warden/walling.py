@@ -6,6 +6,7 @@ import contextlib
 import functools
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -20,6 +21,8 @@ from kernelbox.walls.drivers import cannot_enforce
 from kernelbox.walls.packages import shown_in
 from kernelbox.walls.plan import GATE_PORT, HOME, Plan, host_uid_for, plan_for
 from kernelbox.walls.profiles import Profile, environment_for
+from kernelbox.warden import gvisor_watch
+from kernelbox.warden.hands import Hands
 from kernelbox.wire import READ_SIZE, Frame
 
 if TYPE_CHECKING:
@@ -65,11 +68,13 @@ class Walls:
         """For the record: what limits it, and what is not shown of the host."""
         self._stub_pid = stub_pid
         self._strongbox: Strongbox | None = None
+        self._kernel_id = kernel_id
+        self._folder: str | None = None
         self._group = self._limit(kernel_id)
         self._locked: LockedIn | None = None
 
     def furnish(
-        self, frame: Frame, *, private: list[str], packages: FamilyFolder | None
+        self, frame: Frame, *, private: Sequence[str], packages: FamilyFolder | None
     ) -> tuple[Plan | Locks, Frame]:
         """The plan for the stub, and the request with what is different behind walls: the folder
         and the environment. ``private``: folders of ours that no sandbox may see; ``packages``: the
@@ -105,7 +110,7 @@ class Walls:
             self._strongbox = Strongbox(self.profile.secrets, values, caller)
             environ = self._strongbox.environment(environ)
             plan = replace(plan, trust=self._strongbox.trust)
-        self.notes += [*unseen, *notes]
+        self.notes = list(dict.fromkeys([*self.notes, *unseen, *notes]))
         return plan, self._changed(frame, plan.cwd, environ)
 
     def _changed(self, frame: Frame, cwd: str, environ: dict[str, str]) -> Frame:
@@ -121,7 +126,7 @@ class Walls:
         return {**frame, **changed}
 
     def _lock_in(
-        self, frame: Frame, *, shown: Sequence[str], unseen: Sequence[str], private: list[str]
+        self, frame: Frame, *, shown: Sequence[str], unseen: Sequence[str], private: Sequence[str]
     ) -> tuple[Locks, Frame]:
         """The same where user namespaces are closed."""
         from kernelbox.warden.locking import LockedIn
@@ -131,6 +136,11 @@ class Walls:
         environ = locked.environ(frame, path=f"{os.path.join(sys.prefix, 'bin')}:{_PATH}")
         self.notes += [*unseen, *locked.notes(self.way.why)]
         return plan, self._changed(frame, plan.own[0], environ)
+
+    def folder_in(self, runtime: str) -> str:
+        """Where a driver that builds in files may do so; it goes with the sandbox."""
+        self._folder = os.path.join(runtime, f"walls-{self._kernel_id}")
+        return self._folder
 
     def hear_denials(self, reactor: Reactor, denied: Callable[[str, Frame], None]) -> list[int]:
         """The end of a pipe, for the gate to tell of what it refused; none if there is no gate."""
@@ -164,6 +174,32 @@ class Walls:
         none."""
         return [] if self._strongbox is None else [self._strongbox.hand_over()]
 
+    def watch(self, reactor: Reactor, hands: Hands) -> None:
+        """In gVisor: hold the limit that Linux cannot hold for each process in it."""
+        gvisor_watch.Watch(reactor, hands, self.profile, self._group)
+
+    def are_up(self) -> str:
+        """In gVisor, until an interpreter is there, only code of ours has run, and its share of the
+        processor would have kept its caller waiting: it is limited now. If that fails: why."""
+        if self._group is not None and self.profile.cpus is not None:
+            try:
+                self._group.limit(cpus=self.profile.cpus)
+            except cgroups.GroupFailed as failure:
+                return str(failure)
+        return ""
+
+    def why_all_ended(self) -> str | None:
+        """In words, if a limit of the whole sandbox has ended it."""
+        if self._group is None or self.profile.driver != "gvisor":
+            return None
+        facts = self._group.facts()
+        allows = f"its profile {self.profile.name!r} allows"
+        if facts["oom_kills"]:
+            return f"out of memory: {allows} {(self.profile.memory or 0) >> 20:,} MiB"
+        if facts["processes_refused"]:
+            return f"too many processes: {allows} {self.profile.processes}"
+        return None
+
     def oom_kills(self) -> int:
         return self._group.oom_kills() if self._group is not None else 0
 
@@ -185,6 +221,9 @@ class Walls:
             self._group = None
         if self._locked is not None:
             self._locked.remove()
+
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     @property
     def shares_pids(self) -> bool:
@@ -244,13 +283,17 @@ class Walls:
         if isinstance(hierarchy, str):
             self._note_makeshift(hierarchy)
             return None
+        memory, processes, cpus = profile.memory, profile.processes, profile.cpus
+        if profile.driver == "gvisor":
+            memory, processes = gvisor_watch.host_limits(profile)
+            cpus = None  # see are_up()
         try:
             group = cgroups.Group.create(
                 hierarchy,
                 kernel_id,
-                memory=profile.memory,
-                cpus=profile.cpus,
-                processes=profile.processes,
+                memory=memory,
+                cpus=cpus,
+                processes=processes,
             )
         except cgroups.GroupFailed as failure:
             raise Unsupported(f"the limits of {profile.name!r} cannot be had: {failure}") from None
