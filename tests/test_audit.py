@@ -210,7 +210,9 @@ def test_the_life_of_a_kernel_is_written_down(box: Box, path: Path) -> None:
 
 
 def test_code_is_written_down_only_where_that_is_wanted(tmp_path: Path, path: Path) -> None:
-    settings = Settings(home=str(tmp_path / "home"), audit_log=str(path), audit_code="whole")
+    settings = Settings(
+        home=str(tmp_path / "home"), audit_log=str(path), audit_code="whole", keeper_linger=0.1
+    )
     with Box(settings) as box:
         box.get_or_create("k")
         box.execute("k", "x = 'written down'")
@@ -240,7 +242,7 @@ def test_a_warden_that_was_killed_is_written_down_by_the_keeper(box: Box, path: 
 
 
 def test_without_the_setting_nothing_is_written_nor_imported(tmp_path: Path) -> None:
-    with Box(Settings(home=str(tmp_path / "home"))) as box:
+    with Box(Settings(home=str(tmp_path / "home"), keeper_linger=0.1)) as box:
         box.get_or_create("k")
         seen = box.execute("k", "import sys; sorted(m for m in sys.modules if 'audit' in m)")
         assert seen.return_value == "[]"
@@ -251,7 +253,7 @@ def test_a_log_that_cannot_be_written_breaks_nothing_and_is_told_once(
     tmp_path: Path, path: Path
 ) -> None:
     path.mkdir(parents=True)  # a folder where the file should be
-    with Box(Settings(home=str(tmp_path / "home"), audit_log=str(path))) as box:
+    with Box(Settings(home=str(tmp_path / "home"), audit_log=str(path), keeper_linger=0.1)) as box:
         record = box.get_or_create("k")
         results = [box.execute("k", "1+1") for _ in range(3)]
         assert [result.return_value for result in results] == ["2"] * 3
@@ -287,7 +289,9 @@ def test_a_sandbox_that_could_write_to_the_log_is_refused(tmp_path: Path) -> Non
         pytest.skip(f"no walls here: {words}")
     project = tmp_path / "project"
     project.mkdir()
-    settings = Settings(home=str(tmp_path / "home"), audit_log=str(project / "logs" / "a.log"))
+    settings = Settings(
+        home=str(tmp_path / "home"), audit_log=str(project / "logs" / "a.log"), keeper_linger=0.1
+    )
     with Box(settings) as box:
         with pytest.raises(BoxError, match="may write to"):
             box.get_or_create("k", cwd=str(project), profile="permissive")

@@ -179,24 +179,19 @@ def test_the_gate_is_out_of_reach_and_cannot_be_read(net: Internet, kernel: str)
     assert "kb-gate" not in names["output"]
     # By its uid it is root's nobody, or the caller's own; what is in /proc of it is root's alone.
     found = net.run(
+        "stub = [p['pid'] for p in box.status(kernel)['processes'] if p['role'] == 'stub'][0]\n"
         "result = []\n"
-        "for pid in filter(str.isdigit, os.listdir('/proc')):\n"
-        "    try:\n"
-        "        if open(f'/proc/{pid}/comm').read() != 'kb-gate\\n': continue\n"
-        "        status = open(f'/proc/{pid}/status').read()\n"
-        "        uid = int(status.partition('Uid:')[2].split()[0])\n"
-        "        if os.getuid(): ours = uid == os.getuid()\n"
-        "        else: ours = os.path.samefile(f'/proc/{pid}/ns/net', '/proc/self/ns/net')\n"
-        "        if not ours: continue\n"
-        "        owner = os.stat(f'/proc/{pid}/environ').st_uid\n"
-        "        try: readable = bool(open(f'/proc/{pid}/mem', 'rb')) and os.getuid() != 0\n"
-        "        except PermissionError: readable = False\n"
-        "        result.append([os.getuid(), uid, owner, readable])\n"
-        "    except OSError: pass"
+        "for pid in open(f'/proc/{stub}/task/{stub}/children').read().split():\n"
+        "    if open(f'/proc/{pid}/comm').read() != 'kb-gate\\n': continue\n"
+        "    uid = int(open(f'/proc/{pid}/status').read().partition('Uid:')[2].split()[0])\n"
+        "    owner = os.stat(f'/proc/{pid}/environ').st_uid\n"
+        "    try: readable = bool(open(f'/proc/{pid}/mem', 'rb')) and os.getuid() != 0\n"
+        "    except PermissionError: readable = False\n"
+        "    result.append([os.getuid(), uid, owner, readable])",
+        kernel=kernel,
     )
-    assert len(found) >= 2
-    for caller, uid, owner, readable in found:
-        assert (uid, owner, readable) == (caller or 65534, 0, False)
+    [(caller, uid, owner, readable)] = found
+    assert (uid, owner, readable) == (caller or 65534, 0, False)
 
 
 def test_copies_and_restarts_have_the_placeholder_and_the_gate(net: Internet, kernel: str) -> None:
@@ -244,6 +239,20 @@ def test_a_secret_without_a_value_is_refused_in_words(net: Internet) -> None:
         with pytest.raises(AssertionError, match=words):
             net.run(f"box.get_or_create('none', profile=Profile(secrets=[{made}]))")
     assert "none" not in net.run("result = [k.name for k in box.list_kernels()]")
+
+
+def test_a_file_that_the_sandbox_would_see_is_refused(net: Internet) -> None:
+    net.run("(folder / 'work' / 'token').write_text('in-the-project')")
+    profile = "Profile(cwd='ro', secrets=[Secret('X', 'bound.example', str(folder / where))])"
+    make = f"box.get_or_create('seen', cwd=str(folder / 'work'), profile={profile})"
+    net.run("os.symlink(folder / 'work' / 'token', folder / 'link')")
+    try:
+        for where in ("work/token", "link"):
+            with pytest.raises(AssertionError, match="which the sandbox sees"):
+                net.run(make, where=where)
+    finally:
+        net.run("os.unlink(folder / 'link')\n(folder / 'work' / 'token').unlink()")
+    assert "seen" not in net.run("result = [k.name for k in box.list_kernels()]")
 
 
 def test_a_secret_from_a_file_is_one_too(net: Internet) -> None:

@@ -19,9 +19,11 @@ def cannot_enforce(profile: Profile) -> str:
     if profile.secrets:
         from kernelbox.walls import authority
 
-        return authority.missing()
+        if words := authority.missing():
+            return words
     if profile.network == "raw":
         from kernelbox.walls import pasta
 
-        return pasta.missing()
+        if words := pasta.missing():
+            return words
     return ""

@@ -3,13 +3,14 @@ walls are ordered, and nobody inside ever does."""
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Mapping, Sequence
 
 from kernelbox.errors import BadInput, Unsupported
-from kernelbox.walls import authority, vault
+from kernelbox.walls import authority, trees, vault
 from kernelbox.walls.bindings import Secret, hide, placeholders
-from kernelbox.walls.plan import TRUSTED
+from kernelbox.walls.plan import TRUSTED, Plan
 
 
 class Strongbox:
@@ -58,3 +59,19 @@ class Strongbox:
         self._content = b""
         self._values, self._stand = {}, {}
         return far.detach()
+
+
+def check_unseen(bound: Sequence[Secret], plan: Plan) -> None:
+    """A file that the sandbox sees is no place for what it must not."""
+    seen = [*trees.SYSTEM, *plan.shown, *(source for source, _, _ in plan.mounts)]
+    for secret in bound:
+        if secret.file is None:
+            continue
+        real = os.path.realpath(secret.file)
+        within = [tree for tree in seen if trees.inside(real, [tree])]
+        if within and not trees.inside(real, plan.masked):
+            raise BadInput(
+                f"the file {secret.file} of the secret {secret.name} is in {within[0]}, which the "
+                "sandbox sees: keep it in a folder that it does not, ~/.config/kernelbox say",
+                field="secrets",
+            )

@@ -104,8 +104,9 @@ class Walls:
             environ.pop("ALL_PROXY", None)
             environ.pop("all_proxy", None)
         if self.profile.secrets:
-            from kernelbox.warden.strongbox import Strongbox
+            from kernelbox.warden.strongbox import Strongbox, check_unseen
 
+            check_unseen(self.profile.secrets, plan)
             values, caller = frame.get("secrets") or {}, frame["environ"]
             self._strongbox = Strongbox(self.profile.secrets, values, caller)
             environ = self._strongbox.environment(environ)
