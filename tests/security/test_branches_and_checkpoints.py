@@ -18,7 +18,7 @@ TELLING = [
     Probe("rights", """
 facts = dict(line.split(':\\t') for line in open('/proc/self/status').read().splitlines() if ':\\t' in line)
 ok = all(int(facts.get(n, '0'), 16) == 0 for n in ('CapEff', 'CapPrm', 'CapBnd', 'CapAmb', 'CapInh'))
-denied() if ok and (_libc.prctl(39, 0, 0, 0, 0) == 1 or OPEN) and facts['Seccomp'] == '2' and facts['Uid'].split() == ['1000'] * 4 else breach(facts)
+denied() if ok and _libc.prctl(39, 0, 0, 0, 0) == 1 and facts['Seccomp'] == '2' and facts['Uid'].split() == ['1000'] * 4 else breach(facts)
 """),
     bash("all of it in bash", "cat @aside@/secret.txt && echo BREACH; (exec 3<>/dev/tcp/127.0.0.1/@tcp@) && echo BREACH; unshare -Ur true && echo BREACH; kill -0 @pid@ && echo BREACH; [[ -z $(cat /proc/self/status) ]] || grep -q 'CapEff:.*0000000000000000' /proc/self/status || echo BREACH"),
 ]  # fmt: skip

@@ -13,6 +13,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from probes import PROFILES, Probe, Sandboxes, groups_of, hole, walled
 from processes import below, living, wait_until
@@ -111,6 +112,22 @@ def test_pid_1_and_the_ferry_cannot_be_ended_from_inside(caged: InGvisor, profil
     assert "kb-stub" not in result.output
     assert "kb-ferry" not in result.output
     assert caged.box.execute(kernel, "alive").return_value == "1"
+
+
+def test_a_sandbox_that_hangs_is_ended(caged: InGvisor) -> None:
+    """If its whole kernel stands still, nobody in it can be told to end anything."""
+    box = caged.box
+    kernel = box.get_or_create("hangs", profile=WALLS["restrictive"])
+    assert box.execute(kernel, "1+1").return_value == "2"
+    (warden,) = [p["pid"] for p in box.status(kernel)["processes"] if p["role"] == "warden"]
+    everybody = below(warden)
+    for process in psutil.Process(warden).children(recursive=True):
+        if "boot" in process.cmdline():
+            process.suspend()
+    result = box.execute(kernel, "1+1", timeout=1)
+    assert result.state == "lost"
+    assert "did not answer" in (result.cause or ""), result
+    wait_until(lambda: not living(everybody), what="the sandbox to end", seconds=8)
 
 
 def test_copies_stay_behind_the_same_walls(caged: InGvisor) -> None:

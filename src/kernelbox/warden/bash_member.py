@@ -223,8 +223,6 @@ class BashMember:
         if self.ended is not None:
             return
         self.ended = explain(status, killed_by_us=self._killed_by_us)
-        if self.hands is not None:
-            self.hands.forget(self.inner_pid)
         self._streams.drain(last=True)
         self._streams.close()
         self._reactor.forget(self._status)

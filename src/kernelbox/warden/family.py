@@ -66,6 +66,7 @@ class Family(Warden):
         self._packages: FamilyFolder | None = None
         self._installs: InstallDesk | None = None
         self._host_environ: Mapping[str, str] = {}
+        self._deaf = False
         self.spare_time: Callable[[], object] = lambda: None
         """What to do while the walls are being built."""
         self.spare: PythonMember | None = PythonMember(self.reactor, _Nobody(), channel)
@@ -117,7 +118,7 @@ class Family(Warden):
         fds = self.walls.hear_denials(self.reactor, self._denied) + self.walls.secrets_for_gate()
         order = {"op": "wall", "plan": plan.to_wire(), "group": self.walls.group}
         if profile.driver == "gvisor":
-            self.hands = Hands(self._stub)
+            self.hands = Hands(self._stub, self.reactor, self._end_deaf)
             order |= {"driver": "gvisor", "folder": self.walls.folder_in(settings["runtime_dir"])}
         self._stub.send({**order, "kernel_id": str(frame["kernel_id"])}, fds)
         for fd in fds:
@@ -206,7 +207,14 @@ class Family(Warden):
             # With pid 1 goes all that is inside, however much of it there is, at once.
             linux.send_signal(linux.children(self.stub_pid), signal.SIGKILL)
 
+    def _end_deaf(self) -> None:
+        """A sandbox in which nobody obeys any more."""
+        self._deaf = True
+        linux.kill_descendants(self.stub_pid)
+
     def _why_all_ended(self) -> str | None:
+        if self._deaf:
+            return "the sandbox did not answer any more, and was ended"
         return None if self.walls is None else self.walls.why_all_ended()
 
     def _wall_facts(self) -> Frame | None:
@@ -409,6 +417,8 @@ class Family(Warden):
                     failed.exited(1 << 8)
             case "exit":
                 pid, status = frame["pid"], frame["status"]
+                if self.hands is not None:
+                    self.hands.ended(pid)
                 if (python := self._members.pop(pid, None)) is not None:
                     python.exited(status, oom_kills=oom_kills(fresh=True) - python.oom_before)
                 elif (shell := self._shells.pop(pid, None)) is not None:

@@ -6,13 +6,15 @@ here is an order there; and because the stub also reaps them, it never means som
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterable
 from typing import TypeGuard
 
-from kernelbox.reactor import Peer
+from kernelbox.reactor import Peer, Reactor, Timer
 from kernelbox.wire import Frame
 
 _MOST_PIDS = 1 << 22
+_LONGEST_DEATH, _LONGEST_SILENCE = 5.0, 5.0
 
 
 def is_member_pid(pid: object) -> TypeGuard[int]:
@@ -23,8 +25,14 @@ def is_member_pid(pid: object) -> TypeGuard[int]:
 class Hands:
     """Orders to one stub. Pids are those of the sandbox."""
 
-    def __init__(self, stub: Peer) -> None:
+    def __init__(self, stub: Peer, reactor: Reactor, on_deaf: Callable[[], None]) -> None:
+        """``on_deaf`` is called if one that was to be killed has not ended for long, and the stub
+        does not answer either: then the whole sandbox hangs."""
         self._stub = stub
+        self._reactor = reactor
+        self._on_deaf = on_deaf
+        self._doomed: dict[int, Timer] = {}
+        self._silence: Timer | None = None
         self._waiting: dict[int, Callable[[bool], None]] = {}
         self._busy: bool | None = None
         self.on_shed: Callable[[], None] = lambda: None
@@ -32,10 +40,13 @@ class Hands:
 
     def signal(self, pid: int, number: int, *, group: bool = False) -> None:
         self._order({"op": "signal", "pid": pid, "signal": int(number), "group": group})
+        if number == signal.SIGKILL:
+            self._expect_end(pid)
 
     def kill_all(self, pid: int, *, spare_jobs: bool = False) -> None:
         """A process and all below it."""
         self._order({"op": "kill", "pid": pid, "spare_jobs": spare_jobs})
+        self._expect_end(pid)
 
     def note_jobs(self, shell: int, noted: Callable[[bool], None]) -> None:
         """What runs below a shell now is not what its next command starts. ``noted``: whether
@@ -63,6 +74,9 @@ class Hands:
 
     def heard(self, frame: Frame) -> None:
         """An answer of the stub's."""
+        if self._silence is not None:
+            self._silence.cancel()
+            self._silence = None
         if frame.get("op") == "census":
             self._busy = bool(frame.get("busy"))
         elif frame.get("op") == "weight":
@@ -74,9 +88,22 @@ class Hands:
             if noted is not None:
                 noted(bool(frame.get("jobs")))
 
-    def forget(self, shell: int) -> None:
-        """It has ended."""
-        self._waiting.pop(shell, None)
+    def ended(self, pid: int) -> None:
+        """The stub has told so."""
+        self._waiting.pop(pid, None)
+        if (timer := self._doomed.pop(pid, None)) is not None:
+            timer.cancel()
+
+    def _expect_end(self, pid: int) -> None:
+        if pid not in self._doomed:
+            self._doomed[pid] = self._reactor.call_later(_LONGEST_DEATH, lambda: self._call(pid))
+
+    def _call(self, pid: int) -> None:
+        """Is anybody there? One that is not the stub's own child may have ended without a word."""
+        self._doomed.pop(pid, None)
+        if self._silence is None:
+            self._silence = self._reactor.call_later(_LONGEST_SILENCE, self._on_deaf)
+            self.weigh()
 
     def _order(self, order: Frame) -> None:
         self._stub.send(order)
