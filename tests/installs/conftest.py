@@ -10,6 +10,7 @@ import pytest
 from wheels import Shop
 
 from kernelbox import Box, ExecutionResult, KernelRecord, Settings
+from kernelbox.keeper.home import locate
 from kernelbox.walls import entry
 
 Run = Callable[..., ExecutionResult]
@@ -38,9 +39,9 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
 
 
 @pytest.fixture(scope="module")
-def settings(tmp_path_factory: pytest.TempPathFactory, shop: Shop) -> Settings:
+def settings(tmp_path_factory: pytest.TempPathFactory, shop: Shop) -> Iterator[Settings]:
     folder = tmp_path_factory.mktemp("installs")
-    return Settings(
+    made = Settings(
         registry_path=str(folder / "home" / "registry.json"),
         runtime_dir=str(folder / "home" / "runtime"),
         install_cache=str(folder / "cache"),
@@ -49,6 +50,12 @@ def settings(tmp_path_factory: pytest.TempPathFactory, shop: Shop) -> Settings:
         spares=0,
         keeper_linger=0.1,
     )
+    yield made
+    if any(Path(locate(made).rundir).glob("*.sock")):  # of a test that failed
+        with Box(made) as box:
+            box.wipe()
+    families = folder / "cache" / "families"
+    assert not families.exists() or list(families.iterdir()) == []
 
 
 @pytest.fixture(scope="module")
