@@ -1069,7 +1069,8 @@ def test_profiles_import_neither_parsers_nor_anything_above() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == [
         "kernelbox", "kernelbox.errors", "kernelbox.walls", "kernelbox.walls.bindings",
-        "kernelbox.walls.profiles",
+        "kernelbox.walls.mounts", "kernelbox.walls.patterns", "kernelbox.walls.profiles",
+        "kernelbox.walls.wording",
     ]  # fmt: skip
 
 

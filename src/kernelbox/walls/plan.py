@@ -10,7 +10,8 @@ from typing import Any
 
 from kernelbox.errors import BadInput
 from kernelbox.walls import trees
-from kernelbox.walls.profiles import Profile, credential_folders
+from kernelbox.walls.profiles import Profile
+from kernelbox.walls.surroundings import credential_folders
 
 INSIDE_UID = 1000
 HOME = "/home/sandbox"

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 
 from kernelbox.errors import Unsupported
 from kernelbox.walls import locks, ownfolder
-from kernelbox.walls.profiles import Profile, environment_for
+from kernelbox.walls.profiles import Profile
+from kernelbox.walls.surroundings import environment_for
 from kernelbox.wire import Frame
 
 

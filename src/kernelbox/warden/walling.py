@@ -20,7 +20,8 @@ from kernelbox.walls import cgroups, gate, seccomp, trees, ways
 from kernelbox.walls.drivers import cannot_enforce
 from kernelbox.walls.packages import shown_in
 from kernelbox.walls.plan import GATE_PORT, HOME, Plan, host_uid_for, plan_for
-from kernelbox.walls.profiles import Profile, environment_for
+from kernelbox.walls.profiles import Profile
+from kernelbox.walls.surroundings import environment_for
 from kernelbox.warden import gvisor_watch
 from kernelbox.warden.hands import Hands
 from kernelbox.wire import READ_SIZE, Frame
