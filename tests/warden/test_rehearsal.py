@@ -25,7 +25,7 @@ def test_a_rehearsal_without_a_stage_fails_and_does_not_wait_for_ever(tmp_path: 
     """As when somebody takes the folder away, or the disk is full."""
     stage = tmp_path / "stage"
     stage.mkdir()
-    (stage / "k.sock").mkdir()  # nobody can listen there
+    (stage / "r" / "draft.json").mkdir(parents=True)  # no connection file can be written
     before = open_descriptors()
     with pytest.raises((RuntimeError, TimeoutError, OSError)):
         rehearse(str(stage))

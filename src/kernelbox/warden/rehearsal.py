@@ -20,7 +20,7 @@ from kernelbox.inside.workingset import Lesson
 from kernelbox.warden.family import Family
 from kernelbox.wire import READ_SIZE, Decoder, Frame, encode
 
-_CELLS = 25
+_CELLS = 14
 """Enough for the counters of the specialising interpreter to have run out."""
 
 _MOST_TURNS = 20
@@ -78,25 +78,15 @@ class _Scene:
         """Nothing is ever killed here: the interpreter never says hello, so it has no pid."""
         return kind(self._request, self._control, os.getpid(), self._channel)
 
-    def direct(self, cells: int) -> None:
-        """From the request for a kernel to the result of its last cell."""
+    def direct(self, cells: int, *, spare: bool) -> None:
+        """From the request for a kernel to the result of its last cell; ``spare``: it was made
+        ready before."""
         self._stub.say({"op": "started", "tag": FIRST, "pid": 0})
-        address = os.path.join(self._stage, "k.sock")
+        address = os.path.join(self._stage, f"{self._kernel_id[:8]}.sock")
         runtime = os.path.join(self._stage, "r")
         os.makedirs(runtime, exist_ok=True)
-        self._keeper.say(
-            {
-                "op": "prime",
-                "id": 0,
-                "address": address,
-                "draft": os.path.join(runtime, "draft.json"),
-                "connection_file": os.path.join(runtime, f"kernel-{self._kernel_id}.json"),
-                "spool": os.path.join(runtime, f"spool-{self._kernel_id}"),
-            }
-        )
-        self._interpreter.hear()
-        self._interpreter.say({"op": "primed"})
-        self._keeper.hear()
+        if spare:
+            self._prime(address, runtime)
         settings = Settings(
             registry_path=os.path.join(self._stage, "registry.json"),
             runtime_dir=runtime,
@@ -120,6 +110,21 @@ class _Scene:
         self._client.sock.connect(address)
         for number in range(1, cells + 1):
             self._run_cell(number)
+
+    def _prime(self, address: str, runtime: str) -> None:
+        self._keeper.say(
+            {
+                "op": "prime",
+                "id": 0,
+                "address": address,
+                "draft": os.path.join(runtime, "draft.json"),
+                "connection_file": os.path.join(runtime, f"kernel-{self._kernel_id}.json"),
+                "spool": os.path.join(runtime, f"spool-{self._kernel_id}"),
+            }
+        )
+        self._interpreter.hear()
+        self._interpreter.say({"op": "primed"})
+        self._keeper.hear()
 
     def _run_cell(self, number: int) -> None:
         self._client.say(
@@ -158,12 +163,17 @@ class _Actor(Family):
 
 
 def rehearse(stage: str) -> None:
-    """Play the scene, here, until the bytecode has settled. ``stage`` is a folder for its files."""
+    """Play the scenes, here, until the bytecode has settled. ``stage`` is a folder for files."""
+    _play(stage, spare=True)
+    _play(stage, spare=False)
+
+
+def _play(stage: str, *, spare: bool) -> None:
     scene = _Scene(stage)
     family = scene.warden(_Actor)
     scene.turn = lambda: family.reactor.turn(_TURN)
     try:
-        scene.direct(_CELLS)
+        scene.direct(_CELLS, spare=spare)
     finally:
         if family.spare is not None:
             family.spare.close()
@@ -176,10 +186,14 @@ def rehearse(stage: str) -> None:
 
 
 def lesson(stage: str) -> Lesson:
-    """Which pages a warden writes to until its kernel's first result."""
+    """Which pages a warden writes to until its kernel's first result, if somebody waits for it."""
     scene = _Scene(stage)
     try:
-        return Lesson(lambda: scene.warden().run(), lambda: scene.direct(1), fork=linux.bare_fork)
+        return Lesson(
+            lambda: scene.warden().run(),
+            lambda: scene.direct(1, spare=False),
+            fork=linux.bare_fork,
+        )
     finally:
         scene.close()
         scene.close_unused()
