@@ -103,7 +103,7 @@ def test_every_block_is_run_or_says_why_not() -> None:
 def test_what_is_not_run_is_counted() -> None:
     """Raise the number only with a reason that a reader would accept."""
     left_out = [block for block in BLOCKS if block.language in RUN and block.why_not_run]
-    assert len(left_out) <= 16, [f"{block.place}: {block.why_not_run}" for block in left_out]
+    assert len(left_out) <= 17, [f"{block.place}: {block.why_not_run}" for block in left_out]
     assert len(PROGRAMS) >= 20
 
 
