@@ -268,3 +268,22 @@ def test_a_secret_from_a_file_is_one_too(net: Internet) -> None:
         assert (told["value"], last(net)) == ("200", "from-a-file-123")
     finally:
         net.run("box.destroy('filed')")
+
+
+def test_it_is_so_in_gvisor_too(net: Internet) -> None:
+    from kernelbox.walls import gvisor
+
+    if obstacle := gvisor.obstacle():
+        pytest.skip(f"no sandbox of gVisor can be had here: {obstacle}")
+    name = "in-gvisor"
+    net.run(
+        f"box.get_or_create({name!r}, profile=Profile(name='g', driver='gvisor',\n"
+        f"    allow=({BOUND!r}, {OTHER!r}), secrets=[Secret('API_TOKEN', {BOUND!r})]))"
+    )
+    net.execute(name, SCAN + ASK)
+    assert net.execute(name, f"ask('https://{BOUND}/')")["value"] == "200"
+    assert last(net) == f"Bearer {VALUE}"
+    answer = net.execute(name, f"ask('https://{OTHER}/')")
+    assert answer["value"] == "200", answer
+    assert last(net) == f"Bearer {placeholder(net, name)}"
+    assert net.execute(name, f"print(scan({halves(VALUE)}))")["output"] == "[]\n"

@@ -24,6 +24,9 @@ _PIECE = 1 << 16
 _MOST_VISITS = 128
 """At a time; who comes then waits. Each takes two descriptors."""
 _BREATH = 0.05
+_FIRST_LOOK, _LOOK_AGAIN = 0.004, 0.25
+"""What arrives just while a socket is put on epoll's list is not always told in gVisor: then a TLS
+client that answers at once would wait for ever. So somebody looks, soon, and then now and then."""
 
 
 def start(gate: socket.socket) -> None:
@@ -85,10 +88,7 @@ async def _connection(loop: asyncio.AbstractEventLoop, gate: socket.socket) -> s
         try:
             data, fds, _, _ = socket.recv_fds(gate, 1, 1)
         except BlockingIOError:
-            came = loop.create_future()
-            loop.add_reader(gate, came.set_result, None)
-            await came
-            loop.remove_reader(gate)
+            await _readable(loop, gate, _LOOK_AGAIN)
             continue
         if fds:
             return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, fileno=fds[0])
@@ -103,8 +103,33 @@ async def _visit(near: socket.socket, far: socket.socket) -> None:
         await asyncio.gather(_pump(near, far), _pump(far, near))
 
 
+async def _receive(loop: asyncio.AbstractEventLoop, source: socket.socket) -> bytes:
+    patience = _FIRST_LOOK
+    while True:
+        try:
+            return source.recv(_PIECE)
+        except BlockingIOError:
+            await _readable(loop, source, patience)
+            patience = min(2 * patience, _LOOK_AGAIN)
+
+
+async def _readable(
+    loop: asyncio.AbstractEventLoop, source: socket.socket, patience: float
+) -> None:
+    """Until it is told that there is something, or for so many seconds."""
+    told = asyncio.Event()
+    loop.add_reader(source, told.set)
+    try:
+        async with asyncio.timeout(patience):
+            await told.wait()
+    except TimeoutError:
+        pass
+    finally:
+        loop.remove_reader(source)
+
+
 async def _pump(source: socket.socket, sink: socket.socket) -> None:
     loop = asyncio.get_running_loop()
-    while data := await loop.sock_recv(source, _PIECE):
+    while data := await _receive(loop, source):
         await loop.sock_sendall(sink, data)
     sink.shutdown(socket.SHUT_WR)
