@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 _PORT_PATIENCE = 5.0
 _LOOK_EVERY = 0.25
-_FURNISH_AFTER = 0.25
 
 
 class Family(Warden):
@@ -71,8 +70,6 @@ class Family(Warden):
         """What to do while the walls are being built."""
         self.spare: PythonMember | None = PythonMember(self.reactor, _Nobody(), channel)
         self._starting[FIRST] = self.spare
-        if not jupyter.is_furnished():
-            self.reactor.call_later(_FURNISH_AFTER, self._furnish)
 
     # -- becoming and branching -------------------------------------------------------------
 
@@ -347,13 +344,6 @@ class Family(Warden):
 
     def _open_door(self, kernel: Kernel, ports: Ports) -> Door:
         return jupyter.JupyterDoor(self.reactor, kernel, ports, on_shutdown=self._jupyter_shutdown)
-
-    def _furnish(self) -> None:
-        """The first family of a root was forked before all of it was imported."""
-        if any(household.kernel.busy for household in self.households.values()):
-            self.reactor.call_later(_FURNISH_AFTER, self._furnish)
-        else:
-            jupyter.furnish()
 
     def _jupyter_shutdown(self, kernel: Kernel) -> None:
         self.end_kernel(kernel, "a Jupyter client asked it to shut down")

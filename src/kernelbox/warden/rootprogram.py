@@ -1,8 +1,7 @@
 """The program of the root: warm up, then fork a family for each request of the keeper.
 
 All code that a warden will need is imported here, before any fork: it is shared by all of them, and
-an upgrade of the files on disk cannot pull the rug from under a running kernel. (But for what the
-first kernel of all does not need at once: its own warden imports that a moment later.)
+an upgrade of the files on disk cannot pull the rug from under a running kernel.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from kernelbox.inside import linux, root
 from kernelbox.inside.channel import Channel
 from kernelbox.inside.workingset import WorkingSet
 from kernelbox.warden.family import Family
+from kernelbox.warden.lanes import jupyter
 from kernelbox.warden.settling import Settling
 from kernelbox.wire import encode
 
@@ -52,6 +52,7 @@ def main() -> None:
     linux.die_with_parent()  # a module that hangs while it is preloaded must not keep us for ever
     os.makedirs(folder, mode=0o700, exist_ok=True)
     interpreter, failures = root.build(folder, preload)
+    jupyter.furnish()  # later, the first warden would have to import it for itself alone: 3 MB
     root.freeze()
     gc.enable()
     become_warden = _BecomeWarden(failures)

@@ -16,7 +16,6 @@ from kernelbox.inside import imprint, root
 from kernelbox.inside.interpreter import Interpreter
 from kernelbox.inside.workingset import WorkingSet
 from kernelbox.warden import rehearsal
-from kernelbox.warden.lanes import jupyter
 
 Learn = Callable[[WorkingSet], None]
 
@@ -48,8 +47,6 @@ class Settling:
 
     def _work(self) -> Iterator[None]:
         with contextlib.suppress(ImportError):  # in the midst of an upgrade: who needs it, hears it
-            jupyter.furnish()
-            yield
             from kernelbox.warden import walling
 
             walling.prepare()

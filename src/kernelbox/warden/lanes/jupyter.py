@@ -1,15 +1,13 @@
 """The Jupyter lane: any Jupyter client attaches to a kernel over the ports of its connection file.
 
 It costs nothing until somebody knocks: five listening sockets are watched, and only when a client
-connects to one of them are they handed to ZeroMQ. Nor does a root import that before it has served
-its first kernel, which would wait for it (:func:`furnish`).
+connects to one of them are they handed to ZeroMQ, which a root has imported (:func:`furnish`).
 """
 
 from __future__ import annotations
 
 import importlib
 import os
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -30,14 +28,9 @@ _HALL = "kernelbox.warden.lanes.hall"
 
 
 def furnish() -> None:
-    """Import all that is behind the door, before an upgrade can change it on disk: at some time
-    when nobody waits."""
-    if _HALL not in sys.modules:
-        importlib.import_module(_HALL)
-
-
-def is_furnished() -> bool:
-    return _HALL in sys.modules
+    """In the root: import all that is behind the door, for all wardens, and before an upgrade can
+    change it on disk."""
+    importlib.import_module(_HALL)
 
 
 class JupyterDoor:
