@@ -105,6 +105,7 @@ def _heap() -> list[Area]:
 
 def _replace(areas: Sequence[Area], file: int) -> bool:
     ready, say = os.pipe()
+    allowed, allow = os.pipe()
     ourselves = os.getpid()
     copier = os.fork()
     if copier == 0:
@@ -113,13 +114,18 @@ def _replace(areas: Sequence[Area], file: int) -> bool:
             if os.getppid() != ourselves:
                 _gone()
             os.close(ready)
+            os.close(allow)
+            os.read(allowed, 1)
             _Copier(ourselves, areas, file).work(say)
         except OSError:
             pass  # it may not: whoever waits for its word hears of it by the end of the pipe
         finally:
             os._exit(0)
     os.close(say)
+    os.close(allowed)
+    # Where Yama is, a child may not look at its parent unless that says so, and not before.
     _libc.prctl(_PR_SET_PTRACER, ctypes.c_ulong(copier), 0, 0, 0)
+    os.close(allow)
     try:
         watched = os.read(ready, 1) == b"1"
         if watched:
