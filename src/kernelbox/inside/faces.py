@@ -33,13 +33,11 @@ import importlib
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace, new_class
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
-
-from kernelbox.inside.bundles import compact
 
 if TYPE_CHECKING:
     from importlib.abc import Loader
@@ -57,6 +55,26 @@ _COLOURS = ("CLICOLOR", "CLICOLOR_FORCE", "FORCE_COLOR")
 
 _twins: dict[type, Any] = {}
 _plain_of: dict[type, Any] = {}
+
+
+def compact(
+    data: Mapping[str, Any], metadata: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the text face shows of a bundle: see :func:`kernelbox.inside.bundles.compact`.
+
+    Most cells end with a number or a word. That is shown as it is, and needs no look into a module
+    whose import the first kernel of all would wait for.
+    """
+    if len(data) == 1 and _says_it_all(data.get("text/plain")):
+        return dict(data), dict(metadata)
+    from kernelbox.inside import bundles
+
+    return bundles.compact(data, metadata)
+
+
+def _says_it_all(text: object) -> bool:
+    """Neither empty, nor with escape codes, nor like ``<something object at 0x…>``."""
+    return type(text) is str and text[:1].strip() not in ("", "<") and "\x1b" not in text
 
 
 def notebook_twin(plain: type[AnyShell]) -> type[AnyShell]:

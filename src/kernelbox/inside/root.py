@@ -11,21 +11,18 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NoReturn, Protocol
 
 from kernelbox.inside import linux, stub
 from kernelbox.inside.channel import Channel, open_channel
 from kernelbox.inside.interpreter import FIRST_CELL, LATER_CELLS, Interpreter, warm_up
 from kernelbox.inside.shell import make_shell, outbox
-from kernelbox.inside.workingset import WorkingSet
 from kernelbox.wire import WALLED_FAMILY, encode
 
 
 class BecomeWarden(Protocol):
     """What a fork does to be a warden."""
-
-    pages: WorkingSet
-    """That it is going to write to."""
 
     def __call__(
         self, request: socket.socket, control: socket.socket, stub_pid: int, first: Channel
@@ -47,18 +44,47 @@ class Settling(Protocol):
     def step(self) -> None: ...
 
 
+_UNUSED_AFTER = 500
+"""Milliseconds: whoever had us started ahead is about to ask for the first kernel of all."""
+
 _IDLE_AFTER = 30
 """Milliseconds: the first kernel of all, just forked, is on its way to its first result."""
 
 _BETWEEN_STEPS = 3
 """Milliseconds, for others who want the processor."""
 
-_LONGEST_COURTESY = 50
-"""Milliseconds, as above."""
-
 _REHEARSALS = 12
 """Bytecode is specialised in place, which would un-share its page in a fork: let it settle here.
 The first kernel of all does not wait for that: it has two."""
+
+
+@dataclass(slots=True)
+class _Kit:
+    """What a family is going to need: both ends of its stub's control socket, and a channel."""
+
+    warden_end: socket.socket
+    stub_end: socket.socket
+    channel: Channel
+
+    def close(self) -> None:
+        """Here, where it was opened for others."""
+        stub.close(self.warden_end, self.stub_end)
+        self.channel.close_near()
+        self.channel.close_far()
+
+
+def _open_kit() -> _Kit | None:
+    """None if there are no descriptors left."""
+    with contextlib.ExitStack() as opened:
+        try:
+            ends = socket.socketpair()
+            for end in ends:
+                opened.enter_context(end)
+            kit = _Kit(*ends, open_channel())
+        except OSError:
+            return None
+        opened.pop_all()
+        return kit
 
 
 def build(ipython_dir: str, preload: Sequence[str]) -> tuple[Interpreter, list[str]]:
@@ -81,9 +107,9 @@ def build(ipython_dir: str, preload: Sequence[str]) -> tuple[Interpreter, list[s
 
 def warm_up_further(interpreter: Interpreter) -> None:
     """What a first result does not need, and a first error or a wall does: nobody waits for it."""
-    with contextlib.suppress(
-        ImportError
-    ):  # an upgrade is under way: who wants walls will hear of it
+    # In the midst of an upgrade: who wants walls, or shows a picture, will hear of it.
+    with contextlib.suppress(ImportError):
+        importlib.import_module("kernelbox.inside.bundles")
         _walled_stub()
     gc.unfreeze()  # what the imports have left goes now; those who share it with us keep theirs
     warm_up(interpreter.shell, (*FIRST_CELL * _REHEARSALS, *LATER_CELLS))
@@ -114,7 +140,8 @@ def serve(
     poll = select.poll()
     poll.register(control, select.POLLIN)
     poll.register(signals, select.POLLIN)
-    patience: int | None = _IDLE_AFTER
+    patience: int | None = _UNUSED_AFTER
+    kit = _open_kit()
 
     def tell_if_settled() -> None:
         if settling.over and not settling.readers:
@@ -147,10 +174,15 @@ def serve(
                 os._exit(0)
             request = socket.socket(fileno=fds[0])
             be_stub = _walled_stub() if data == WALLED_FAMILY else stub.main
-            private = [signals, *settling.readers]
-            pid = _fork_family(control, private, request, interpreter, become_warden, be_stub)
+            pid = 0
+            if kit := kit or _open_kit():
+                private: stub.NotOurs = [control, signals, *settling.readers]
+                pid = _fork_family(kit, request, private, interpreter, become_warden, be_stub)
+                kit.close()
             request.close()
             control.sendall(encode({"op": "forked", "pid": pid}))
+            kit = _open_kit()  # now, when nobody waits for it
+            patience = None if settling.over else _IDLE_AFTER
 
 
 def _walled_stub() -> Callable[..., NoReturn]:
@@ -163,9 +195,9 @@ def _walled_stub() -> Callable[..., NoReturn]:
 
 
 def _fork_family(
-    control: socket.socket,
-    private: Sequence[int],
+    kit: _Kit,
     request: socket.socket,
+    private: stub.NotOurs,
     interpreter: Interpreter,
     become_warden: BecomeWarden,
     be_stub: Callable[..., NoReturn],
@@ -174,49 +206,37 @@ def _fork_family(
     for nobody but us.
 
     Three forks, one inside the other, and nothing between them: who waits for a kernel waits for
-    the last of them, the interpreter, which has the most to do.
+    the last of them, the interpreter, which has the most to do. Each gives way to its child, for
+    on a small machine both are given the same processor.
     """
-    with contextlib.ExitStack() as ours:
-        try:
-            # Opened here, where all is warm: the fork pays for each page that it touches first.
-            mine, theirs = (ours.enter_context(sock) for sock in socket.socketpair())
-            channel = open_channel()
-            ours.callback(channel.close_far)
-            ours.callback(channel.close_near)
-            pid = linux.bare_fork()
-        except OSError:
-            return 0
-        if pid:
-            return pid
-        try:
-            # The stub is forked before the request is read: no caller's secret is ever in
-            # memory that user code inherits.
-            child = linux.bare_fork(alone=True)
-            if child == 0:
-                be_stub(theirs, interpreter, channel, not_ours=[control, request, mine, *private])
-            if be_stub is stub.main:
-                _let_pass(mine)
-                become_warden.pages.claim()
-            stub.close(control, theirs, *private)
-            channel.close_far()
-            os.setsid()
-            linux.unblock_signals()
-            linux.set_name("kb-warden")
-            linux.adopt_orphans()
-            with contextlib.suppress(ValueError):
-                signal.signal(signal.SIGINT, signal.SIG_IGN)
-            become_warden(request, mine, child, channel)
-        except BaseException:
-            import traceback
+    try:
+        # A module that was preloaded may have started a thread; of ours, none does.
+        pid = linux.bare_fork(alone=not interpreter.hooks_matter)
+    except OSError:
+        return 0
+    if pid:
+        os.sched_yield()
+        return pid
+    try:
+        # The stub is forked before the request is read: no caller's secret is ever in
+        # memory that user code inherits.
+        child = linux.bare_fork(alone=True)
+        if child == 0:
+            not_ours = [request, kit.warden_end, *private]
+            be_stub(kit.stub_end, interpreter, kit.channel, not_ours=not_ours)
+        os.sched_yield()
+        stub.close(kit.stub_end, *private)
+        kit.channel.close_far()
+        os.setsid()
+        linux.unblock_signals()
+        linux.set_name("kb-warden")
+        linux.adopt_orphans()
+        with contextlib.suppress(ValueError):
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        become_warden(request, kit.warden_end, child, kit.channel)
+    except BaseException:
+        import traceback
 
-            traceback.print_exc(file=sys.__stderr__)
-            os._exit(70)
-        os._exit(0)
-
-
-def _let_pass(stub_control: socket.socket) -> None:
-    """Wait until the stub tells of its first interpreter. A warden has less to do, and less hurry:
-    if it went on at once, the stub would often wait behind it for the same processor."""
-    poll = select.poll()
-    poll.register(stub_control, select.POLLIN)
-    poll.poll(_LONGEST_COURTESY)
+        traceback.print_exc(file=sys.__stderr__)
+        os._exit(70)
+    os._exit(0)

@@ -213,6 +213,7 @@ def _start_first(
     except OSError as error:
         return {"op": "failed", "tag": FIRST, "error": str(error)}
     if pid:
+        os.sched_yield()
         return {"op": "started", "tag": FIRST, "pid": pid}
     try:
         interpreter.pages.claim()

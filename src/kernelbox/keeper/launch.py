@@ -73,7 +73,8 @@ def is_listening(address: str) -> bool:
 def _start(home: Home, first_root: Mapping[str, Any] | None) -> None:
     import subprocess
 
-    command = [sys.executable, "-P", "-c", _PROGRAM, "kernelbox.keeper"]
+    # It needs no package but ours, and so no look through the folder of the others.
+    command = [sys.executable, "-P", "-S", "-c", _PROGRAM, "kernelbox.keeper"]
     command += [home.rundir, home.registry_path, home.runtime_dir, str(home.owner or 0)]
     environ = {
         name: value

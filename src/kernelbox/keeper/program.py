@@ -6,15 +6,19 @@ while that one, which takes five times as long, does the same.
 
 from __future__ import annotations
 
+# Not signal and socket, which take longer to import than all that is done with them here.
+import _signal  # type: ignore[import-not-found]
+import _socket
 import os
 import resource
-import signal
-import socket
+import select
 import sys
 
 from kernelbox.keeper.rootprocess import RootProcess, announced
 
 _BACKLOG = 4096
+_LONGEST_COURTESY = 2000
+"""Milliseconds: an owner who is gone by then is noticed no later than that."""
 
 
 def main() -> None:
@@ -26,6 +30,10 @@ def main() -> None:
         os._exit(0)
     _detach(os.path.join(rundir, "keeper.log"))
     first_root = _start_first_root(rundir)
+    if first_root is not None:
+        _let_it_warm_up(first_root, listener)
+
+    import socket
 
     from kernelbox.inside import linux
     from kernelbox.keeper.home import Home
@@ -35,15 +43,16 @@ def main() -> None:
     linux.set_name("kb-keeper")
     linux.adopt_orphans()
     home = Home(registry_path, runtime_dir, rundir, int(owner) or None)
-    Keeper(home, listener, load(registry_path), first_root).run()
+    reception = socket.socket(fileno=listener.detach())
+    Keeper(home, reception, load(registry_path), first_root).run()
 
 
-def _listen(address: str) -> socket.socket:
+def _listen(address: str) -> _socket.socket:
     try:
         os.unlink(address)
     except FileNotFoundError:
         pass
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     listener.bind(address)
     os.chmod(address, 0o600)
     listener.listen(_BACKLOG)
@@ -58,8 +67,8 @@ def _detach(log_path: str) -> None:
     os.dup2(null, 0)
     os.dup2(null, 1)
     os.dup2(log, 2)
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
-        signal.signal(number, signal.SIG_IGN)
+    for number in (_signal.SIGINT, _signal.SIGHUP, _signal.SIGPIPE):
+        _signal.signal(number, _signal.SIG_IGN)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -73,3 +82,13 @@ def _start_first_root(rundir: str) -> RootProcess | None:
         return RootProcess(wanted, rundir) if wanted is not None else None
     except OSError:
         return None  # who asks for a kernel tries again, and is told
+
+
+def _let_it_warm_up(root: RootProcess, listener: _socket.socket) -> None:
+    """Wait for somebody to come in, or for the root's word that it has imported all it needs, which
+    leaves us the time to do the same. A gateway has its keeper started ahead, when nobody can ask
+    it for anything yet: to go on at once would take the processor from those who are waited for."""
+    poll = select.poll()
+    poll.register(root.control, select.POLLIN)
+    poll.register(listener.fileno(), select.POLLIN)
+    poll.poll(_LONGEST_COURTESY)

@@ -1,14 +1,15 @@
 """Starting a root, and what must be the same for two kernels to be forked from one.
 
-Imports next to nothing: a new keeper starts its first root before it has even imported itself.
+Imports next to nothing (not even ``signal`` and ``socket``, only what is below them): a new keeper
+starts its first root before it has imported itself.
 """
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
+import _socket
 import marshal
 import os
-import signal
-import socket
 
 from kernelbox.places import importable
 
@@ -67,15 +68,16 @@ class RootProcess:
     """A root that has been started; it may still be warming up."""
 
     def __init__(self, facts: Mapping[str, Any], rundir: str) -> None:
-        """``OSError`` if there is no such interpreter."""
+        """``OSError`` if there is no such interpreter. ``control`` is a descriptor, our end of its
+        socket."""
         self.facts = facts
         self.log_path = os.path.join(rundir, "root.log")
         environ = {name: os.environ[name] for name in _PASSED if name in os.environ}
         environ |= dict(facts["start_environ"])
         log = os.open(self.log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self.log_start = os.fstat(log).st_size
-        self.sock, theirs = socket.socketpair()
-        theirs.set_inheritable(True)
+        ours, theirs = _socket.socketpair()
+        os.set_inheritable(theirs.fileno(), True)
         # Not -m, for which Python would import some modules more; people see the name all the same.
         command = [facts["executable"], "-P", "-c", _PROGRAM, "kernelbox.warden"]
         command += [str(theirs.fileno()), os.path.join(rundir, "ipython"), *facts["preload"]]
@@ -90,11 +92,10 @@ class RootProcess:
                     (os.POSIX_SPAWN_DUP2, log, 1),
                     (os.POSIX_SPAWN_DUP2, log, 2),
                 ],
-                setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
+                setsigdef=[_signal.SIGPIPE, _signal.SIGXFSZ],
             )
-        except BaseException:
-            self.sock.close()
-            raise
+            self.control = ours.detach()
         finally:
+            ours.close()
             theirs.close()
             os.close(log)

@@ -158,7 +158,8 @@ class Root:
         process = process or RootProcess(asdict(key), rundir)
         self.log_path, self._log_start = process.log_path, process.log_start
         self.pid = process.pid  # the keeper reaps all its children itself
-        self._peer = Peer(reactor, process.sock, on_frame=self._said, on_close=self._closed)
+        control = socket.socket(fileno=process.control)
+        self._peer = Peer(reactor, control, on_frame=self._said, on_close=self._closed)
 
     @property
     def busy(self) -> bool:

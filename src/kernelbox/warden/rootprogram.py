@@ -51,6 +51,7 @@ def main() -> None:
     faulthandler.enable()  # a root that is stuck is aborted by the keeper
     linux.die_with_parent()  # a module that hangs while it is preloaded must not keep us for ever
     os.makedirs(folder, mode=0o700, exist_ok=True)
+    control.sendall(encode({"op": "imported"}))
     interpreter, failures = root.build(folder, preload)
     jupyter.furnish()  # later, the first warden would have to import it for itself alone: 3 MB
     root.freeze()
@@ -67,7 +68,6 @@ def main() -> None:
         interpreter, folder, on_wardens=learn_of_wardens, on_interpreters=learn_of_interpreters
     )
     try:
-        control.sendall(encode({"op": "warm"}))
         root.serve(control, interpreter, become_warden, settling)
     except ConnectionError:
         os._exit(0)  # the keeper is gone, and with it everyone we could work for
