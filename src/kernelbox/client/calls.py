@@ -95,6 +95,7 @@ class Calls:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings.check()
+        self._settings_told = self.settings.to_wire()
         self._places: dict[int, tuple[Home, dict[str, str]]] = {}
         self._greeted = False
 
@@ -119,9 +120,8 @@ class Calls:
 
     def keeper(self, request: Frame, *, patience: float | None = 60.0) -> Call[Frame]:
         """Ask the keeper, starting it if need be. Its requests can all be repeated safely."""
-        request = {**request, "settings": self.settings.to_wire()}
+        request = {**request, "settings": self._settings_told}
         last = "it did not answer"
-        first_root = _root_for(request) if request["op"] == "get_or_create" else None
         for tried in range(_KEEPER_TRIES):
             try:
                 if not self._greeted:
@@ -133,7 +133,8 @@ class Calls:
                 self._greeted = False
                 if error.late:
                     break
-                yield StartKeeper(self.home, first_root)
+                first = _root_for(request) if request["op"] == "get_or_create" else None
+                yield StartKeeper(self.home, first)
                 yield Pause(0.01 * tried)  # keepers that hand over to each other need a moment
         raise KeeperUnavailable(
             f"the keeper of {self.home.runtime_dir!r} cannot be reached: {last}. "
@@ -443,7 +444,7 @@ class Calls:
             "op": "install",
             "requirements": list(requirements),
             "upgrade": upgrade,
-            "settings": self.settings.to_wire(),
+            "settings": self._settings_told,
             "environ": host_environment(os.environ),
         }
         # The warden gives up first, and says why. Others of the family may be before us.

@@ -81,6 +81,7 @@ class Keeper:
         self._obituaries = Obituaries()
         self._idle_timer: Timer | None = None
         self._settings = Settings()
+        self._settings_told: Frame | None = None  # that they were read from
         self._used_at = time.monotonic()
         self._clients: set[Peer] = set()
         self._exit_statuses: dict[int, int] = {}
@@ -131,8 +132,9 @@ class Keeper:
                 peer.send({"id": request, "reply": content})
 
         try:
-            if "settings" in frame:
+            if "settings" in frame and frame["settings"] != self._settings_told:
                 self._settings = Settings.from_wire(frame["settings"])
+                self._settings_told = frame["settings"]
             handler = getattr(self, f"_op_{frame.get('op')}", None)
             if handler is None:
                 raise BoxError(f"the keeper does not know the request {frame.get('op')!r}")

@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -150,7 +150,8 @@ class Root:
         self.settled = False
         self.used_at = time.monotonic()
         self._build = build
-        self._fingerprint = fingerprint(key)
+        self._folders = package_folders(key)
+        self._fingerprint = fingerprint(self._folders)
         self._forking: list[FamilyLink] = []
         self._heard_at = time.monotonic()
         self._on_exit = on_exit
@@ -169,7 +170,7 @@ class Root:
     def outdated(self, build: Build) -> bool:
         """Whether what it has imported is no longer what is installed. A caller of an older build
         than its own is well served: the files are the newer ones for both."""
-        return build > self._build or fingerprint(self.key) != self._fingerprint
+        return build > self._build or fingerprint(self._folders) != self._fingerprint
 
     def stuck(self, patience: float) -> bool:
         """Whether it has had nothing to say for so long, though somebody waits for a family."""
@@ -245,8 +246,8 @@ class Root:
         self._on_close(self)
 
 
-def fingerprint(key: RootKey) -> tuple[Any, ...]:
-    """Changes when packages are installed, upgraded or removed under a root."""
+def package_folders(key: RootKey) -> list[str]:
+    """Where the packages are that a root imports from."""
     folders = {key.package_parent}
     prefix = os.path.dirname(os.path.dirname(os.path.abspath(key.executable)))
     lib = os.path.join(prefix, "lib")
@@ -254,8 +255,16 @@ def fingerprint(key: RootKey) -> tuple[Any, ...]:
         for name in os.listdir(lib):
             if name.startswith("python3"):
                 folders.add(os.path.join(lib, name, "site-packages"))
-    times = []
-    for folder in sorted(folders):
-        with contextlib.suppress(OSError):
-            times.append((folder, os.stat(folder).st_mtime_ns))
-    return tuple(times)
+    return sorted(folders)
+
+
+def fingerprint(folders: Sequence[str]) -> list[int]:
+    """Changes when packages are installed, upgraded or removed under a root."""
+    return [_changed_at(folder) for folder in folders]
+
+
+def _changed_at(folder: str) -> int:
+    try:
+        return os.stat(folder).st_mtime_ns
+    except OSError:
+        return 0

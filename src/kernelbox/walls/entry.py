@@ -9,9 +9,7 @@ the steps before need many that are forbidden then.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
-import signal
 from collections.abc import Callable
 
 from kernelbox.walls import filelock, house, kernelcalls as calls, rlimits, seccomp
@@ -29,7 +27,6 @@ _NAMESPACES = (
     | calls.CLONE_NEWUTS
     | calls.CLONE_NEWCGROUP
 )
-_PR_SET_PDEATHSIG = 1
 _UNSHARED, _MAPPED = b"u", b"m"
 _HOST = "sandbox"
 
@@ -60,7 +57,7 @@ def _enter_as_caller(plan: Plan, furnished: Step, ordinary: Step) -> int:
     pid = calls.clone(_NAMESPACES | calls.CLONE_NEWUSER)
     if pid:
         return pid
-    _end_with_parent()
+    calls.end_with_parent()
     _write_maps("self", uid, gid, deny_groups=True)
     _furnish(plan, None)
     furnished()
@@ -86,7 +83,7 @@ def _enter_as_somebody_else(plan: Plan, ids: IdMap, furnished: Step, ordinary: S
             return pid
         word.close_reader()
         answer.close_writer()
-        _end_with_parent()
+        calls.end_with_parent()
         _furnish(plan, ids)
         furnished()
         os.setgroups([])
@@ -112,7 +109,7 @@ def _furnish(plan: Plan, ids: IdMap | None) -> None:
 def _become_ordinary() -> None:
     os.setresgid(INSIDE_UID, INSIDE_UID, INSIDE_UID)
     os.setresuid(INSIDE_UID, INSIDE_UID, INSIDE_UID)
-    _end_with_parent()  # again: who becomes somebody else forgets it
+    calls.end_with_parent()  # again: it is forgotten now
 
 
 def _lock_down(plan: Plan) -> None:
@@ -144,10 +141,6 @@ def _write_maps(process: str, uid: int, gid: int, *, deny_groups: bool) -> None:
         except OSError as error:
             words = f"becoming an ordinary user ({name}): {error.strerror}"
             raise calls.StepFailed(error.errno or 0, words) from None
-
-
-def _end_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def obstacle() -> str:

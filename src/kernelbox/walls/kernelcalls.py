@@ -25,7 +25,7 @@ _MOUNT_SETATTR = 442  # the same number on every architecture
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _CLONE = {"x86_64": 56, "aarch64": 220}
 
-_PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 24, 38, 47
+_PR_SET_PDEATHSIG, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 1, 24, 38, 47
 _PR_CAP_AMBIENT_CLEAR_ALL = 4
 _CAPABILITY_VERSION_3 = 0x20080522
 _MOST_CAPABILITIES = 64
@@ -58,6 +58,12 @@ def clone(flags: int) -> int:
 
 
 _pylibc = ctypes.PyDLL(None, use_errno=True)  # keeps the GIL, as a fork must
+
+
+def end_with_parent() -> None:
+    """Be killed when the parent ends. Who becomes somebody else forgets it."""
+    if _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise _failed("asking to end with the parent")
 
 
 def unshare(flags: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from kernelbox.errors import BadInput
@@ -52,7 +52,7 @@ class Plan:
     trusts; empty where no TLS is ended."""
 
     def to_wire(self) -> dict[str, Any]:
-        return asdict(self)
+        return {name: getattr(self, name) for name in self.__slots__}
 
     @classmethod
     def from_wire(cls, values: Mapping[str, Any]) -> Plan:

@@ -87,7 +87,9 @@ class Program:
 
     instructions: tuple[Instruction, ...]
 
+    @functools.cached_property
     def packed(self) -> bytes:
+        """As the kernel reads it."""
         return b"".join(struct.pack("=HBBI", *each) for each in self.instructions)
 
 
@@ -489,8 +491,7 @@ def install(program: Program) -> None:
     """
     if _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
         raise _failure("prctl(PR_SET_NO_NEW_PRIVS)")
-    code = program.packed()
-    argument = ctypes.byref(_SockFprog(len(program.instructions), code))
+    argument = ctypes.byref(_SockFprog(len(program.instructions), program.packed))
     number = syscalls.numbers(os.uname().machine)["seccomp"]
     left_out = _libc.syscall(number, _SET_MODE_FILTER, _ALL_THREADS, argument)
     if left_out == 0:

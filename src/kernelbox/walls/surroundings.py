@@ -13,8 +13,11 @@ if TYPE_CHECKING:
 
 def secret_names(environ: Mapping[str, str]) -> set[str]:
     """The names in an environment that look like secrets, or whose values plainly are some."""
-    secret = _secret_values()
-    return {name for name, value in environ.items() if _sounds_secret(name) or secret.search(value)}
+    return {name for name, value in environ.items() if _is_secret(name, value)}
+
+
+def _is_secret(name: str, value: str) -> bool:
+    return _sounds_secret(name) or _secret_values().search(value) is not None
 
 
 # Whole words of a name (a name is split at anything but letters and digits).
@@ -83,9 +86,10 @@ def environment_for(
     caller's own are right.
     """
     made: dict[str, str] = {}
-    hidden = set() if profile.environment == "caller" else secret_names(caller)
     for name, value in caller.items():
-        if name in hidden or (profile.environment == "minimal" and not _is_plain(name)):
+        if profile.environment == "minimal" and not _is_plain(name):
+            continue
+        if profile.environment != "caller" and _is_secret(name, value):
             continue
         if profile.walled and (name in _OF_THE_HOST or name.upper() in _PROXIES):
             continue

@@ -67,7 +67,7 @@ class Family(Warden):
         self._host_environ: Mapping[str, str] = {}
         self._deaf = False
         self.spare_time: Callable[[], object] = lambda: None
-        """What to do while the walls are being built."""
+        """What to do while nobody waits for us: a spare is made, or walls are built."""
         self.spare: PythonMember | None = PythonMember(self.reactor, _Nobody(), channel)
         self._starting[FIRST] = self.spare
 
@@ -82,6 +82,8 @@ class Family(Warden):
             self._walk_in(frame["walls"])
         self.spare.give_to(_Nobody(lambda: reply({"notes": list(self.notes)})))
         self.spare.send({"op": "prime"})
+        if self.walls is None:  # else it has been done while they were built
+            self.spare_time()
 
     def _become(self, frame: Frame, reply: Reply) -> None:
         self._host_environ = frame["environ"]
