@@ -401,11 +401,18 @@ class Settings:
 
     @classmethod
     def from_wire(cls, values: Mapping[str, Any]) -> Settings:
-        """What another process sent; fields of a newer version are passed over."""
-        kept = {name: value for name, value in values.items() if name in cls.__slots__}
-        return cls(**kept)
+        """What another process sent; fields of a newer version are passed over. Its paths are whole
+        already, and somebody waits: nothing is looked at twice."""
+        if not values.keys() >= PATHS.keys():
+            return cls(**{name: value for name, value in values.items() if name in _DEFAULTS})
+        made = object.__new__(cls)
+        for name, default in _DEFAULTS.items():
+            value = values.get(name, default)
+            object.__setattr__(made, name, tuple(value) if isinstance(value, list) else value)
+        return made
 
 
+_DEFAULTS = {field.name: field.default for field in fields(Settings)}
 _LISTS = ("preload", "install_allow", "install_block", "install_indexes")
 _FIELDS = frozenset(variable.field for variable in VARIABLES)
 _PREFIX = "KERNELBOX_"
