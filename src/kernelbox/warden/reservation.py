@@ -29,6 +29,7 @@ class Reservation:
     listener: socket.socket
     ports_taken: bool = False
     listener_taken: bool = False
+    published: bool = False
 
     def take_ports(self) -> Ports:
         self.ports_taken = True
@@ -47,12 +48,14 @@ class Reservation:
             return False
         with contextlib.suppress(FileNotFoundError):  # the keeper was first
             os.rename(self.draft, path)
+        self.published = True
         return True
 
     def discard(self) -> None:
         """Leave nothing of what was not taken."""
-        with contextlib.suppress(OSError):
-            os.unlink(self.draft)
+        if not self.published:
+            with contextlib.suppress(OSError):
+                os.unlink(self.draft)
         if not self.listener_taken:
             self.listener.close()
             with contextlib.suppress(OSError):

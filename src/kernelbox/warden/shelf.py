@@ -78,7 +78,12 @@ class Shelf:
             shutil.rmtree(self.folder)
 
     def make_folder(self) -> None:
-        os.makedirs(self.folder, mode=0o700, exist_ok=True)
+        try:
+            os.mkdir(self.folder, 0o700)
+        except FileExistsError:
+            pass  # a spare has made it ahead
+        except FileNotFoundError:
+            os.makedirs(self.folder, mode=0o700, exist_ok=True)
 
     def _throw_away(self, execution: Execution) -> None:
         if execution.spool is not None:
