@@ -7,6 +7,7 @@ import errno
 import fcntl
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -118,6 +119,7 @@ def test_its_own_folder_is_all_that_can_be_written(locked: locks.Locks, tmp_path
     secret = tmp_path / "secret"
     secret.write_text("secret")
     secret.chmod(0o666)
+    unheard_of = f"kernelbox-{secrets.token_hex(8)}"  # what is there already may answer EISDIR
 
     def act() -> list[str]:
         said = []
@@ -125,8 +127,8 @@ def test_its_own_folder_is_all_that_can_be_written(locked: locks.Locks, tmp_path
             f"{locked.folder}/tmp/x",
             f"{locked.folder}/x",
             str(secret),
-            "/tmp/x",
-            "/dev/shm/x",
+            f"/tmp/{unheard_of}",
+            f"/dev/shm/{unheard_of}",
         ):
             try:
                 os.close(os.open(path, os.O_CREAT | os.O_WRONLY))
