@@ -56,6 +56,14 @@ class Decoder:
         """Bytes held that do not make a whole frame yet."""
         return len(self._buffer)
 
+    @property
+    def missing(self) -> int:
+        """How many bytes to read next for a whole frame, and nothing of another."""
+        if len(self._buffer) < _LENGTH.size:
+            return _LENGTH.size - len(self._buffer)
+        (length,) = _LENGTH.unpack_from(self._buffer)
+        return int(length) + _LENGTH.size - len(self._buffer)
+
     def feed(self, data: bytes) -> list[Frame]:
         """The frames that are complete now."""
         buffer = self._buffer

@@ -17,7 +17,7 @@ from kernelbox.inside.channel import Channel
 from kernelbox.walls import cgroups, entry, ways
 from kernelbox.walls.idmaps import IdMap
 from kernelbox.walls.plan import GATE_PORT, Plan, host_uid_for
-from kernelbox.wire import READ_SIZE, Decoder, Frame, GarbledFrame, encode
+from kernelbox.wire import Decoder, Frame, GarbledFrame, encode
 
 if TYPE_CHECKING:
     from kernelbox.inside.interpreter import Interpreter
@@ -38,30 +38,34 @@ def main(
     if ways.known().kind == "locks":
         from kernelbox.inside import locked
 
-        order, fds = first_order(control)
-        stub.close(*fds)
-        locked.main(control, interpreter, first, order)
+        locked.main(control, interpreter, first, {**next_order(control)[0], **_plan(control)})
     try:
-        # Ahead of the order, which takes the warden some milliseconds.
+        # Ahead of all orders, which take the warden some milliseconds.
         uid = host_uid_for(os.getpid())
         ids = None if uid is None else IdMap(uid)
-        order, fds = first_order(control)
-        plan = Plan.from_wire(order["plan"])
-        join_group(order)
-        if order.get("driver") == "gvisor":
+        site, fds = next_order(control)
+        join_group(site)
+        if site["driver"] == "gvisor":
             from kernelbox.inside import gvisor
 
+            if ids is not None:
+                ids.close()  # it lends in its own way
             gvisor.keep(
                 control,
                 first,
-                order,
+                {**site, **_plan(control)},
                 interpreter.preload,
-                lambda listener: _watch_way_out(plan, listener, *fds),
+                lambda listener: _watch_way_out(site["allow"], listener, *fds),
             )
+        network = site["network"]
         outside, inside = socket.socketpair()
-        line = _raw_line() if plan.network == "raw" else None
-        attach = line.attach if line else lambda: None
-        pid = entry.enter(plan, ids, lambda: _open_way_out(plan, inside), attach)
+        line = _raw_line() if network == "raw" else None
+        pid = entry.enter(
+            lambda: Plan.from_wire(_plan(control)["plan"]),
+            ids,
+            lambda: _open_way_out(network, inside),
+            line.attach if line else lambda: None,
+        )
         if ids is not None:
             ids.close()
     except BaseException as error:
@@ -70,7 +74,7 @@ def main(
     if pid:
         control.close()
         first.close_far()
-        _stay_outside(plan, pid, outside, fds, line)
+        _stay_outside(site, pid, outside, fds, line)
     outside.close()
     if line is not None:
         line.close()
@@ -102,13 +106,15 @@ def join_group(order: Frame) -> None:
         cgroups.Group(hierarchy, order["kernel_id"]).join()
 
 
-def first_order(control: socket.socket) -> tuple[Frame, list[int]]:
-    """What the warden wants built, and where denials are to be told, if there can be any."""
+def next_order(control: socket.socket) -> tuple[Frame, list[int]]:
+    """The first says where it is to be: the driver, the group, the network, and comes with where
+    the gate tells of denials, if there is one. The second is the plan. No more is read than one:
+    what follows is for whoever is the stub then."""
     decoder = Decoder()
     taken: list[int] = []
     while True:
         try:
-            data, fds, _, _ = socket.recv_fds(control, READ_SIZE, _MAX_FDS)
+            data, fds, _, _ = socket.recv_fds(control, decoder.missing, _MAX_FDS)
             frames = decoder.feed(data)
         except (OSError, GarbledFrame):
             data, fds, frames = b"", [], []
@@ -119,10 +125,14 @@ def first_order(control: socket.socket) -> tuple[Frame, list[int]]:
             return frame, taken
 
 
-def _open_way_out(plan: Plan, outside: socket.socket) -> None:
+def _plan(control: socket.socket) -> Frame:
+    return next_order(control)[0]
+
+
+def _open_way_out(network: str, outside: socket.socket) -> None:
     """Inside, where the network is nothing but loopback: a socket that somebody outside listens
     to."""
-    if plan.network != "on":
+    if network != "on":
         return
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -138,15 +148,15 @@ def _raw_line() -> Line:
 
 
 def _stay_outside(
-    plan: Plan, pid: int, inside: socket.socket, fds: list[int], line: Line | None
+    site: Frame, pid: int, inside: socket.socket, fds: list[int], line: Line | None
 ) -> NoReturn:
     if line is not None:
         line.let_go()
-    if plan.network == "on":
+    if site["network"] == "on":
         _, listeners, _, _ = socket.recv_fds(inside, 1, 1)
         if listeners and os.fork() == 0:
             inside.close()
-            _watch_way_out(plan, socket.socket(fileno=listeners[0]), *fds)
+            _watch_way_out(site["allow"], socket.socket(fileno=listeners[0]), *fds)
         stub.close(*listeners)
     inside.close()
     stub.close(*fds)
@@ -158,7 +168,7 @@ def _stay_outside(
 
 
 def _watch_way_out(
-    plan: Plan, listener: socket.socket, denials: int, secrets: int | None = None
+    allow: list[str], listener: socket.socket, denials: int, secrets: int | None = None
 ) -> NoReturn:
     """What it reads comes from the sandbox, so it has no more rights than it needs: nobody's."""
     try:
@@ -178,6 +188,6 @@ def _watch_way_out(
             os.setresgid(_NOBODY, _NOBODY, _NOBODY)
             os.setresuid(_NOBODY, _NOBODY, _NOBODY)
         linux.die_with_parent()
-        gate.run(listener, Policy(plan.allow).to_wire(), denials, opened)
+        gate.run(listener, Policy(tuple(allow)).to_wire(), denials, opened)
     finally:
         os._exit(70)

@@ -18,6 +18,7 @@ from kernelbox.walls.plan import HOME, INSIDE_UID, WORKSPACE, Plan, host_uid_for
 from kernelbox.walls.profiles import named
 
 Step = Callable[[], None]
+Planned = Callable[[], Plan]
 
 _NAMESPACES = (
     calls.CLONE_NEWNS
@@ -36,22 +37,23 @@ def _nothing() -> None:
 
 
 def enter(
-    plan: Plan, ids: IdMap | None, furnished: Step = _nothing, ordinary: Step = _nothing
+    planned: Planned, ids: IdMap | None, furnished: Step = _nothing, ordinary: Step = _nothing
 ) -> int:
     """Fork a process that goes on inside; 0 there, when all walls stand, and its pid here.
 
-    ``ids`` is for the plan's uid on the host, if it has one; it can be made ahead.
+    ``planned`` is called inside, where its plan is needed first: it may wait for it. ``ids`` is
+    for the plan's uid on the host, if it has one; it can be made ahead.
     ``furnished`` is called inside, before anything is locked, and ``ordinary`` after that, when it
     has its last uid, and rights over its own network.
     :class:`~kernelbox.walls.kernelcalls.StepFailed` inside means that it must end. Only where there
     is one thread.
     """
     if ids is None:
-        return _enter_as_caller(plan, furnished, ordinary)
-    return _enter_as_somebody_else(plan, ids, furnished, ordinary)
+        return _enter_as_caller(planned, furnished, ordinary)
+    return _enter_as_somebody_else(planned, ids, furnished, ordinary)
 
 
-def _enter_as_caller(plan: Plan, furnished: Step, ordinary: Step) -> int:
+def _enter_as_caller(planned: Planned, furnished: Step, ordinary: Step) -> int:
     """Whoever is not root gets the rights to build a house from a user namespace of their own."""
     uid, gid = os.geteuid(), os.getegid()
     pid = calls.clone(_NAMESPACES | calls.CLONE_NEWUSER)
@@ -59,7 +61,7 @@ def _enter_as_caller(plan: Plan, furnished: Step, ordinary: Step) -> int:
         return pid
     calls.end_with_parent()
     _write_maps("self", uid, gid, deny_groups=True)
-    _furnish(plan, None)
+    plan = _furnish(planned, None)
     furnished()
     _become_ordinary()
     ordinary()
@@ -67,24 +69,23 @@ def _enter_as_caller(plan: Plan, furnished: Step, ordinary: Step) -> int:
     return 0
 
 
-def _enter_as_somebody_else(plan: Plan, ids: IdMap, furnished: Step, ordinary: Step) -> int:
+def _enter_as_somebody_else(planned: Planned, ids: IdMap, furnished: Step, ordinary: Step) -> int:
     """Root's sandbox has a uid that nobody has. It builds as root, so that it can lend root's files
     to that uid, and leaves for a user namespace of its own when that is done: over what it has
     built it has no rights there."""
-    assert plan.host_uid is not None
     with _Pipe() as word, _Pipe() as answer:
         pid = calls.clone(_NAMESPACES)
         if pid:
             word.close_writer()
             answer.close_reader()
             if word.read() == _UNSHARED:
-                _write_maps(str(pid), plan.host_uid, plan.host_uid, deny_groups=False)
+                _write_maps(str(pid), ids.uid, ids.uid, deny_groups=False)
                 answer.write(_MAPPED)
             return pid
         word.close_reader()
         answer.close_writer()
         calls.end_with_parent()
-        _furnish(plan, ids)
+        plan = _furnish(planned, ids)
         furnished()
         os.setgroups([])
         # A network that is attached to something belongs to the sandbox and not to root, so that
@@ -100,10 +101,12 @@ def _enter_as_somebody_else(plan: Plan, ids: IdMap, furnished: Step, ordinary: S
     return 0
 
 
-def _furnish(plan: Plan, ids: IdMap | None) -> None:
+def _furnish(planned: Planned, ids: IdMap | None) -> Plan:
     calls.raise_loopback()
     calls.set_hostname(_HOST)
+    plan = planned()
     house.build(plan, ids)
+    return plan
 
 
 def _become_ordinary() -> None:
@@ -136,8 +139,7 @@ def _write_maps(process: str, uid: int, gid: int, *, deny_groups: bool) -> None:
         texts = {"setgroups": "deny", **texts}
     for name, text in texts.items():
         try:
-            with open(f"/proc/{process}/{name}", "w") as file:
-                file.write(text)
+            calls.tell(f"/proc/{process}/{name}", text)
         except OSError as error:
             words = f"becoming an ordinary user ({name}): {error.strerror}"
             raise calls.StepFailed(error.errno or 0, words) from None
@@ -178,7 +180,7 @@ def _try_out() -> None:
     plan, _ = plan_for(named("restrictive"), shown=(), cwd="/", private=(), host_uid=uid)
     with _Pipe() as told:
         try:
-            inside = enter(plan, None if uid is None else IdMap(uid)) == 0
+            inside = enter(lambda: plan, None if uid is None else IdMap(uid)) == 0
         except OSError as error:
             if os.getpid() != 1:
                 raise

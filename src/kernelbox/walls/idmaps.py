@@ -30,11 +30,14 @@ class IdMap:
     """
 
     def __init__(self, uid: int, others: str = "") -> None:
-        self._namespace = _user_namespace(uid, others)
+        self.uid = uid
+        self._lender, self._namespace = _user_namespace(uid, others)
 
     def close(self) -> None:
         """What was mounted stays as it is."""
         os.close(self._namespace)
+        with contextlib.suppress(ChildProcessError):  # a fork of ours, whose child it is not
+            os.waitpid(self._lender, 0)
 
     def bind(self, source: str, target: str) -> bool:
         """False where the file system cannot do it; nothing has been mounted then."""
@@ -64,33 +67,29 @@ def put(tree: int, target: str) -> bool:
     return bool(moved == 0)
 
 
-def _user_namespace(uid: int, others: str) -> int:
-    """A descriptor of a user namespace that knows root by this uid; a child lends it to us."""
-    ready, go = os.pipe()
-    child = os.fork()
+def _user_namespace(uid: int, others: str) -> tuple[int, int]:
+    """A child that is about to end, to be waited for, and a descriptor of the user namespace that
+    it has lent us, which knows root by this uid."""
+    parent = os.getpid()
+    try:
+        child = kernelcalls.clone(kernelcalls.CLONE_NEWUSER)
+    except kernelcalls.StepFailed as error:
+        words = f"making a user namespace for mounts: {os.strerror(error.errno or 0)}"
+        raise kernelcalls.StepFailed(error.errno or 0, words) from None
     if child == 0:
         try:
-            os.close(ready)
-            kernelcalls.unshare(kernelcalls.CLONE_NEWUSER)
-            os.write(go, b"0")
-            signal.pause()
-        except OSError as error:
-            os.write(go, str(error.errno or 0).encode())
+            kernelcalls.end_with_parent()
+            if os.getppid() == parent:  # if not, it has ended before we could ask for that
+                signal.pause()
         finally:
             os._exit(1)
-    os.close(go)
     try:
-        if (said := os.read(ready, 10)) != b"0":
-            number = int(said or 0)
-            cause = os.strerror(number) if number else "its process ended"
-            raise kernelcalls.StepFailed(number, f"making a user namespace for mounts: {cause}")
         for name in ("uid_map", "gid_map"):
-            with open(f"/proc/{child}/{name}", "w") as file:
-                file.write(f"0 {uid} 1\n{others}")
-        return os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
-    finally:
-        os.close(ready)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(child, signal.SIGKILL)
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(child, 0)
+            kernelcalls.tell(f"/proc/{child}/{name}", f"0 {uid} 1\n{others}")
+        namespace = os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    except BaseException:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        raise
+    os.kill(child, signal.SIGKILL)
+    return child, namespace

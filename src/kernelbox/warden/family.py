@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kernelbox.installs.places import FamilyFolder
+    from kernelbox.walls.profiles import Profile
     from kernelbox.warden.installing import InstallDesk
     from kernelbox.warden.walling import Walls
 
@@ -106,6 +107,7 @@ class Family(Warden):
         sockets = os.path.dirname(os.path.dirname(str(frame["address"])))
         private = [str(settings["runtime_dir"]), sockets, *_home_of(settings, str(frame["cwd"]))]
         self.walls = Walls(profile, self.stub_pid, str(frame["kernel_id"]))
+        self._name_site(frame, profile)  # it can begin there, while we make its plan
         locked = self.walls.way.kind == "locks"
         self._packages = None if locked else folder_for_packages(frame)
         plan, changed = self.walls.furnish(frame, private=private, packages=self._packages)
@@ -113,21 +115,34 @@ class Family(Warden):
             from kernelbox.warden.auditing import check_out_of_reach
 
             check_out_of_reach(str(log), plan.mounts if isinstance(plan, Plan) else ())
-        count_oom_kills_by(self.walls.oom_kills)
-        fds = self.walls.hear_denials(self.reactor, self._denied) + self.walls.secrets_for_gate()
-        order = {"op": "wall", "plan": plan.to_wire(), "group": self.walls.group}
-        if profile.driver == "gvisor":
-            self.hands = Hands(self._stub, self.reactor, self._end_deaf)
-            order |= {"driver": "gvisor", "folder": self.walls.folder_in(settings["runtime_dir"])}
-        self._stub.send({**order, "kernel_id": str(frame["kernel_id"])}, fds)
-        for fd in fds:
-            os.close(fd)
+        self._stub.send({"op": "plan", "plan": plan.to_wire()})
         self.spare_time()
+        count_oom_kills_by(self.walls.oom_kills)
         if self.hands is not None:
             self.walls.watch(self.reactor, self.hands)
         elif self.walls.watched:
             self.reactor.call_later(_LOOK_EVERY, self._look_at_memory)
         return changed
+
+    def _name_site(self, frame: Frame, profile: Profile) -> None:
+        """What the stub has to know before it makes a sandbox; all else is in the plan."""
+        assert self.walls is not None
+        site = {
+            "op": "site",
+            "kernel_id": str(frame["kernel_id"]),
+            "driver": profile.driver,
+            "group": self.walls.group,
+            "network": profile.network,
+            "allow": profile.allow,
+        }
+        if profile.driver == "gvisor":
+            self.hands = Hands(self._stub, self.reactor, self._end_deaf)
+            site["folder"] = self.walls.folder_in(frame["settings"]["runtime_dir"])
+        fds = self.walls.hear_denials(self.reactor, self._denied)
+        fds += self.walls.secrets_for_gate(frame)
+        self._stub.send(site, fds)
+        for fd in fds:
+            os.close(fd)
 
     def _move_in(self, frame: Frame) -> Frame:
         """The walls stand already: a sandbox that was made ahead, for whoever wants such a one."""

@@ -38,11 +38,13 @@ class Strongbox:
         self._content = vault.write(bindings, chain=made.chain, key=made.key, bundle=bundle)
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """What code gets to see."""
-        return hide(environ, self._values, self._stand) | authority.environment(TRUSTED)
+        """What code gets to see. Nobody asks twice: the values are forgotten here."""
+        hidden = hide(environ, self._values, self._stand) | authority.environment(TRUSTED)
+        self._values, self._stand = {}, {}
+        return hidden
 
     def hand_over(self) -> int:
-        """A descriptor for the gate, with all of it to be read; here it is forgotten."""
+        """A descriptor for the gate, with all of it to be read."""
         near, far = socket.socketpair()
         with near:
             near.setblocking(False)
@@ -57,7 +59,6 @@ class Strongbox:
                 f"machine takes {sent}. Bind fewer"
             )
         self._content = b""
-        self._values, self._stand = {}, {}
         return far.detach()
 
 

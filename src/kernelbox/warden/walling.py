@@ -105,11 +105,10 @@ class Walls:
             environ.pop("ALL_PROXY", None)
             environ.pop("all_proxy", None)
         if self.profile.secrets:
-            from kernelbox.warden.strongbox import Strongbox, check_unseen
+            from kernelbox.warden.strongbox import check_unseen
 
+            assert self._strongbox is not None
             check_unseen(self.profile.secrets, plan)
-            values, caller = frame.get("secrets") or {}, frame["environ"]
-            self._strongbox = Strongbox(self.profile.secrets, values, caller)
             environ = self._strongbox.environment(environ)
             plan = replace(plan, trust=self._strongbox.trust)
         self.notes = list(dict.fromkeys([*self.notes, *unseen, *notes]))
@@ -171,10 +170,16 @@ class Walls:
         reactor.watch(self._denials, read)
         return [far]
 
-    def secrets_for_gate(self) -> list[int]:
+    def secrets_for_gate(self, frame: Frame) -> list[int]:
         """A descriptor by which the gate, and nobody else, gets to know them; none if there are
         none."""
-        return [] if self._strongbox is None else [self._strongbox.hand_over()]
+        if not self.profile.secrets:
+            return []
+        from kernelbox.warden.strongbox import Strongbox
+
+        values, caller = frame.get("secrets") or {}, frame["environ"]
+        self._strongbox = Strongbox(self.profile.secrets, values, caller)
+        return [self._strongbox.hand_over()]
 
     def watch(self, reactor: Reactor, hands: Hands) -> None:
         """In gVisor: hold the limit that Linux cannot hold for each process in it."""
