@@ -17,9 +17,9 @@ Frame = dict[str, Any]
 PROTOCOL = 1
 """Counts up when a peer of the last version could no longer understand us."""
 
-OPEN_FAMILY, WALLED_FAMILY = b"f", b"w"
-"""What a keeper orders of a root: a family whose interpreter starts at once, or one that waits for
-its walls."""
+OPEN_FAMILY, WALLED_FAMILY, SITED_FAMILY = b"f", b"w", b"s"
+"""What a keeper orders of a root: a family whose interpreter starts at once, one that waits for its
+walls, or one that cannot even begin with them before it knows where they are to stand."""
 
 MAX_FRAME = 256 * 1024 * 1024
 """Past this a length is taken for garbage (or an attack), and the connection is given up."""

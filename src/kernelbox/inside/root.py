@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import importlib
 import os
@@ -18,7 +19,7 @@ from kernelbox.inside import linux, stub
 from kernelbox.inside.channel import Channel, open_channel
 from kernelbox.inside.interpreter import FIRST_CELL, LATER_CELLS, Interpreter, warm_up
 from kernelbox.inside.shell import make_shell, outbox
-from kernelbox.wire import WALLED_FAMILY, encode
+from kernelbox.wire import OPEN_FAMILY, WALLED_FAMILY, encode
 
 
 class BecomeWarden(Protocol):
@@ -173,7 +174,9 @@ def serve(
             if not data or not fds:
                 os._exit(0)
             request = socket.socket(fileno=fds[0])
-            be_stub = _walled_stub() if data == WALLED_FAMILY else stub.main
+            be_stub = (
+                stub.main if data == OPEN_FAMILY else _walled_stub(ahead=data == WALLED_FAMILY)
+            )
             pid = 0
             if kit := kit or _open_kit():
                 private: stub.NotOurs = [control, signals, *settling.readers]
@@ -185,13 +188,13 @@ def serve(
             patience = None if settling.over else _IDLE_AFTER
 
 
-def _walled_stub() -> Callable[..., NoReturn]:
+def _walled_stub(*, ahead: bool = True) -> Callable[..., NoReturn]:
     """Imported when nobody waits, or by the first who wants walls: the first kernel of all, which
     has none, should not wait for it."""
     from kernelbox.inside import walled
 
     walled.look()
-    return walled.main
+    return functools.partial(walled.main, ahead=ahead)
 
 
 def _fork_family(

@@ -29,9 +29,15 @@ _BACKLOG = 128
 
 
 def main(
-    control: socket.socket, interpreter: Interpreter, first: Channel, *, not_ours: stub.NotOurs
+    control: socket.socket,
+    interpreter: Interpreter,
+    first: Channel,
+    *,
+    not_ours: stub.NotOurs,
+    ahead: bool,
 ) -> NoReturn:
-    """Be the stub of a walled family until the control socket closes."""
+    """Be the stub of a walled family until the control socket closes. ``ahead``: its namespaces
+    can be made before it is said what for, which takes the warden some milliseconds."""
     stub.close(*not_ours)
     first.close_near()
     linux.set_name("kb-wall")
@@ -40,30 +46,22 @@ def main(
 
         locked.main(control, interpreter, first, {**next_order(control)[0], **_plan(control)})
     try:
-        # Ahead of all orders, which take the warden some milliseconds.
         uid = host_uid_for(os.getpid())
         ids = None if uid is None else IdMap(uid)
-        site, fds = next_order(control)
-        join_group(site)
-        if site["driver"] == "gvisor":
-            from kernelbox.inside import gvisor
-
+        site = _Site(control)
+        if not ahead:
+            site.read()
+            site.join_group()
+        if site.driver == "gvisor":
             if ids is not None:
                 ids.close()  # it lends in its own way
-            gvisor.keep(
-                control,
-                first,
-                {**site, **_plan(control)},
-                interpreter.preload,
-                lambda listener: _watch_way_out(site["allow"], listener, *fds),
-            )
-        network = site["network"]
+            _be_in_gvisor(control, interpreter, first, site)
+        line = _raw_line() if site.network == "raw" else None
         outside, inside = socket.socketpair()
-        line = _raw_line() if network == "raw" else None
         pid = entry.enter(
-            lambda: Plan.from_wire(_plan(control)["plan"]),
+            site.plan,
             ids,
-            lambda: _open_way_out(network, inside),
+            lambda: _open_way_out(site, inside),
             line.attach if line else lambda: None,
         )
         if ids is not None:
@@ -74,14 +72,59 @@ def main(
     if pid:
         control.close()
         first.close_far()
-        _stay_outside(site, pid, outside, fds, line)
+        _stay_outside(pid, outside, line)
     outside.close()
     if line is not None:
         line.close()
-    stub.close(*fds)
     linux.set_dumpable(False)  # before there is anybody who might look
     control.sendall(encode({"op": "walled"}))
     stub.serve(control, interpreter, first)
+
+
+class _Site:
+    """Where the walls are to stand: what the warden says first. It is read outside, or inside."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self.order: Frame = {}
+        self.fds: list[int] = []
+        """Where the gate tells of denials, and learns secrets; none if there is no gate."""
+
+    def read(self) -> None:
+        self.order, self.fds = next_order(self._control)
+
+    def plan(self) -> Plan:
+        """In the sandbox that is to be, from which the way back is still open."""
+        if not self.order:
+            self.read()
+            self.join_group()
+        return Plan.from_wire(_plan(self._control)["plan"])
+
+    def join_group(self) -> None:
+        join_group(self.order)
+
+    @property
+    def driver(self) -> str:
+        return str(self.order.get("driver", "process"))
+
+    @property
+    def network(self) -> str:
+        return str(self.order.get("network", "off"))
+
+
+def _be_in_gvisor(
+    control: socket.socket, interpreter: Interpreter, first: Channel, site: _Site
+) -> NoReturn:
+    from kernelbox.inside import gvisor
+
+    order = {**site.order, **_plan(control)}
+    gvisor.keep(
+        control,
+        first,
+        order,
+        interpreter.preload,
+        lambda listener: _watch_way_out(order, listener, *site.fds),
+    )
 
 
 def look() -> None:
@@ -108,19 +151,27 @@ def join_group(order: Frame) -> None:
 
 def next_order(control: socket.socket) -> tuple[Frame, list[int]]:
     """The first says where it is to be: the driver, the group, the network, and comes with where
-    the gate tells of denials, if there is one. The second is the plan. No more is read than one:
-    what follows is for whoever is the stub then."""
+    the gate tells of denials, if there is one. The second is the plan."""
+    frame, fds = _one_frame(control)
+    if not frame:
+        os._exit(0)  # nobody wanted this one
+    return frame, fds
+
+
+def _one_frame(sock: socket.socket) -> tuple[Frame, list[int]]:
+    """And nothing of what follows, which somebody else may have to read; empty at the end."""
     decoder = Decoder()
     taken: list[int] = []
     while True:
         try:
-            data, fds, _, _ = socket.recv_fds(control, decoder.missing, _MAX_FDS)
+            data, fds, _, _ = socket.recv_fds(sock, decoder.missing, _MAX_FDS)
             frames = decoder.feed(data)
         except (OSError, GarbledFrame):
             data, fds, frames = b"", [], []
-        if not data:
-            os._exit(0)  # nobody wanted this one
         taken += fds
+        if not data:
+            stub.close(*taken)
+            return {}, []
         for frame in frames:
             return frame, taken
 
@@ -129,16 +180,16 @@ def _plan(control: socket.socket) -> Frame:
     return next_order(control)[0]
 
 
-def _open_way_out(network: str, outside: socket.socket) -> None:
+def _open_way_out(site: _Site, outside: socket.socket) -> None:
     """Inside, where the network is nothing but loopback: a socket that somebody outside listens
-    to."""
-    if network != "on":
-        return
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", GATE_PORT))
-        listener.listen(_BACKLOG)
-        socket.send_fds(outside, [b"1"], [listener.fileno()])
+    to, with what that one has to know."""
+    if site.network == "on":
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(("127.0.0.1", GATE_PORT))
+            listener.listen(_BACKLOG)
+            socket.send_fds(outside, [encode(site.order)], [listener.fileno(), *site.fds])
+    stub.close(*site.fds)
 
 
 def _raw_line() -> Line:
@@ -147,17 +198,13 @@ def _raw_line() -> Line:
     return Line()
 
 
-def _stay_outside(
-    site: Frame, pid: int, inside: socket.socket, fds: list[int], line: Line | None
-) -> NoReturn:
+def _stay_outside(pid: int, inside: socket.socket, line: Line | None) -> NoReturn:
     if line is not None:
         line.let_go()
-    if site["network"] == "on":
-        _, listeners, _, _ = socket.recv_fds(inside, 1, 1)
-        if listeners and os.fork() == 0:
-            inside.close()
-            _watch_way_out(site["allow"], socket.socket(fileno=listeners[0]), *fds)
-        stub.close(*listeners)
+    order, fds = _one_frame(inside)  # of _open_way_out; none if there is none
+    if order and os.fork() == 0:
+        inside.close()
+        _watch_way_out(order, socket.socket(fileno=fds[0]), *fds[1:])
     inside.close()
     stub.close(*fds)
     with contextlib.suppress(ChildProcessError):
@@ -168,9 +215,10 @@ def _stay_outside(
 
 
 def _watch_way_out(
-    allow: list[str], listener: socket.socket, denials: int, secrets: int | None = None
+    order: Frame, listener: socket.socket, denials: int, secrets: int | None = None
 ) -> NoReturn:
-    """What it reads comes from the sandbox, so it has no more rights than it needs: nobody's."""
+    """What it reads comes from the sandbox, so it has no more rights than it needs: nobody's. And
+    it works for the sandbox alone, within what that one is allowed to use."""
     try:
         # All of it now: as nobody it may not be able to read where we are installed.
         import encodings.idna  # noqa: F401
@@ -180,6 +228,7 @@ def _watch_way_out(
         from kernelbox.walls.domains import Policy
 
         linux.set_name("kb-gate")
+        join_group(order)
         linux.unblock_signals()
         linux.set_dumpable(False)  # before it knows anything that is worth to look for
         opened = None if secrets is None else vault.receive(secrets)
@@ -188,6 +237,6 @@ def _watch_way_out(
             os.setresgid(_NOBODY, _NOBODY, _NOBODY)
             os.setresuid(_NOBODY, _NOBODY, _NOBODY)
         linux.die_with_parent()
-        gate.run(listener, Policy(tuple(allow)).to_wire(), denials, opened)
+        gate.run(listener, Policy(tuple(order["allow"])).to_wire(), denials, opened)
     finally:
         os._exit(70)

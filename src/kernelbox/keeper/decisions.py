@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernelbox.config import LONGEST_NAME, nearest
+from kernelbox.wire import SITED_FAMILY, WALLED_FAMILY
 
 if TYPE_CHECKING:
     from kernelbox.keeper.registry import Record
@@ -122,6 +123,13 @@ def can_be_ready(profile: Frame) -> bool:
     milliseconds), and is the same for whoever asks for it next."""
     own = profile["cwd"] == "none" and profile["home"] == "none" and not profile["mounts"]
     return bool(profile["driver"] == "gvisor" and own and not profile.get("secrets"))
+
+
+def kind_of_family(profile: Frame) -> bytes:
+    """What to order of a root for it: gVisor is no namespace of ours, and a line to the network is
+    laid before one is made."""
+    ahead = profile["driver"] == "process" and profile["network"] != "raw"
+    return WALLED_FAMILY if ahead else SITED_FAMILY
 
 
 def digest(profile: Frame) -> str:

@@ -416,7 +416,7 @@ class Keeper:
                 self.reactor.call_later(
                     _SANDBOX_DELAY, lambda: self._prepare_sandbox(key, profile, request["settings"])
                 )
-            return link or root.fork_family(self._new_link, walled=True), []
+            return link or root.fork_family(self._new_link, decisions.kind_of_family(profile)), []
         link = root.take_spare() or root.fork_family(self._new_link)
         if spares := self._settings.spares:
 
@@ -506,7 +506,7 @@ class Keeper:
         for other in [spare for spare in root.spares if spare.walls]:
             root.spares.remove(other)
             self._give_up(other)
-        link = root.fork_family(self._new_link, walled=True)
+        link = root.fork_family(self._new_link, decisions.kind_of_family(profile))
         link.walls = walls
         request = self._reserve(link)
         own = {"kernel_id": link.reserved, "address": request["address"], "cwd": "/", "environ": {}}

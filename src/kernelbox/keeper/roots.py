@@ -14,7 +14,7 @@ from typing import Any
 from kernelbox.errors import BoxError, StartupFailed, from_wire
 from kernelbox.keeper.rootprocess import RootProcess, facts_for
 from kernelbox.reactor import Peer, Reactor
-from kernelbox.wire import OPEN_FAMILY, WALLED_FAMILY, Frame
+from kernelbox.wire import OPEN_FAMILY, Frame
 
 _SHORTEST_PATIENCE = 10.0
 """With less, a caller in a hurry would have a root killed that only needs its time to warm up."""
@@ -183,7 +183,7 @@ class Root:
             os.kill(self.pid, signal.SIGCONT)  # should it be stopped
 
     def fork_family(
-        self, make_link: Callable[[socket.socket], FamilyLink], *, walled: bool = False
+        self, make_link: Callable[[socket.socket], FamilyLink], kind: bytes = OPEN_FAMILY
     ) -> FamilyLink:
         """A new family, not anybody's yet. Works at once, also while the root still warms up."""
         mine, theirs = socket.socketpair()
@@ -191,8 +191,7 @@ class Root:
         if not self._forking:
             self._heard_at = time.monotonic()
         self._forking.append(link)
-        order = WALLED_FAMILY if walled else OPEN_FAMILY
-        self._peer.send_bytes(order, [theirs.fileno()])
+        self._peer.send_bytes(kind, [theirs.fileno()])
         theirs.close()
         return link
 

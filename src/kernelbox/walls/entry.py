@@ -26,7 +26,6 @@ _NAMESPACES = (
     | calls.CLONE_NEWNET
     | calls.CLONE_NEWIPC
     | calls.CLONE_NEWUTS
-    | calls.CLONE_NEWCGROUP
 )
 _UNSHARED, _MAPPED = b"u", b"m"
 _HOST = "sandbox"
@@ -41,8 +40,8 @@ def enter(
 ) -> int:
     """Fork a process that goes on inside; 0 there, when all walls stand, and its pid here.
 
-    ``planned`` is called inside, where its plan is needed first: it may wait for it. ``ids`` is
-    for the plan's uid on the host, if it has one; it can be made ahead.
+    ``planned`` is called inside, where its plan is needed first: it may wait for it, and join
+    control groups. ``ids`` is for the plan's uid on the host, if it has one; it can be made ahead.
     ``furnished`` is called inside, before anything is locked, and ``ordinary`` after that, when it
     has its last uid, and rights over its own network.
     :class:`~kernelbox.walls.kernelcalls.StepFailed` inside means that it must end. Only where there
@@ -105,6 +104,7 @@ def _furnish(planned: Planned, ids: IdMap | None) -> Plan:
     calls.raise_loopback()
     calls.set_hostname(_HOST)
     plan = planned()
+    calls.unshare(calls.CLONE_NEWCGROUP)  # now that it is in its last: what is above is not there
     house.build(plan, ids)
     return plan
 
