@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from kernelbox.keeper.roots import RootKey
     from kernelbox.wire import Frame
 
+_PLACES_BY_NAME = ("HOME", "XDG_CACHE_HOME")
+_PLACES_BY_SETTING = ("install", "install_cache", "audit_log")
+"""Of those who ask, by which the host's side of a sandbox is told from another's: where packages
+are kept for it, and what must be out of its reach."""
+
 
 def warden_cause(status: int | None) -> str:
     """Why a whole family ended without saying so itself."""
@@ -119,10 +124,28 @@ def first_record(request: Frame, connection_file: str, notes: Iterable[str]) -> 
 
 
 def can_be_ready(profile: Frame) -> bool:
-    """Whether a sandbox is worth having ahead (that of the driver ``process`` is there in
-    milliseconds), and is the same for whoever asks for it next."""
+    """Whether a sandbox is the same for whoever asks for it next: it can be made ahead."""
     own = profile["cwd"] == "none" and profile["home"] == "none" and not profile["mounts"]
-    return bool(profile["driver"] == "gvisor" and own and not profile.get("secrets"))
+    return bool(own and not profile.get("secrets"))
+
+
+def sandbox_like(request: Frame) -> Frame:
+    """What is known of the next sandbox of this kind: its walls, and where the host keeps what
+    belongs to it. Nothing else of whoever asked for this one."""
+    environ = request["environ"]
+    return {
+        "profile": request["profile"],
+        "settings": request["settings"],
+        "environ": {name: environ[name] for name in _PLACES_BY_NAME if name in environ},
+        "cwd": "/",
+    }
+
+
+def spare_for(request: Frame) -> str:
+    """By which a sandbox is known that can become this one."""
+    like = sandbox_like(request)
+    places = {name: like["settings"].get(name) for name in _PLACES_BY_SETTING}
+    return json.dumps([digest(like["profile"]), places, like["environ"]], sort_keys=True)
 
 
 def kind_of_family(profile: Frame) -> bytes:

@@ -41,7 +41,7 @@ from kernelbox.wire import PROTOCOL, Frame, build_id
 
 _EXIT_STATUS_PATIENCE = 0.05
 _REFILL_DELAY = 0.15
-_SANDBOX_DELAY = 1.0
+_GVISOR_DELAY = 1.0
 _TRIES = 3
 _MOST_ROOTS = 4
 _END_PATIENCE = 10.0
@@ -411,11 +411,10 @@ class Keeper:
         root = self._root(key, build)
         root.used_at = time.monotonic()
         if profile := request.get("profile"):
-            link = root.take_spare(decisions.digest(profile))
+            walls = decisions.spare_for(request)
+            link = root.take_spare(walls)
             if self._settings.spares and decisions.can_be_ready(profile):
-                self.reactor.call_later(
-                    _SANDBOX_DELAY, lambda: self._prepare_sandbox(key, profile, request["settings"])
-                )
+                self._plan_sandbox(key, walls, decisions.sandbox_like(request))
             return link or root.fork_family(self._new_link, decisions.kind_of_family(profile)), []
         link = root.take_spare() or root.fork_family(self._new_link)
         if spares := self._settings.spares:
@@ -498,19 +497,27 @@ class Keeper:
         if len(open_ones) + 1 < spares:
             self.reactor.call_later(_REFILL_DELAY / 3, lambda: self._refill(key, spares))
 
-    def _prepare_sandbox(self, key: RootKey, profile: Frame, settings: Frame) -> None:
-        """One ahead, of the kind that was asked for last: it takes a second, and some 70 MB."""
-        root, walls = self._roots.get(key), decisions.digest(profile)
+    def _plan_sandbox(self, key: RootKey, walls: str, like: Frame) -> None:
+        delay = _GVISOR_DELAY if like["profile"]["driver"] == "gvisor" else _REFILL_DELAY
+        self.reactor.call_later(delay, lambda: self._prepare_sandbox(key, walls, like))
+
+    def _prepare_sandbox(self, key: RootKey, walls: str, like: Frame) -> None:
+        """One ahead, of the kind that was asked for last. (In gVisor, that takes a second and 70
+        MB, elsewhere 20 ms and 13 MB.)"""
+        root = self._roots.get(key)
         if root is None or any(spare.walls == walls for spare in root.spares):
+            return
+        if not root.settled:
+            self._plan_sandbox(key, walls, like)  # later it shares more with the root
             return
         for other in [spare for spare in root.spares if spare.walls]:
             root.spares.remove(other)
             self._give_up(other)
-        link = root.fork_family(self._new_link, decisions.kind_of_family(profile))
+        link = root.fork_family(self._new_link, decisions.kind_of_family(like["profile"]))
         link.walls = walls
         request = self._reserve(link)
-        own = {"kernel_id": link.reserved, "address": request["address"], "cwd": "/", "environ": {}}
-        link.ask({**request, "walls": {"profile": profile, "settings": settings, **own}}, _ignore)
+        own = {"kernel_id": link.reserved, "address": request["address"]}
+        link.ask({**request, "walls": {**like, **own}}, _ignore)
         root.spares.append(link)
 
     def _reserve(self, link: FamilyLink) -> Frame:

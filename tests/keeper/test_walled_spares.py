@@ -1,0 +1,128 @@
+"""Walls take some milliseconds to build: the next sandbox of a kind stands when it is wanted."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from processes import wait_until
+
+from kernelbox import Box
+from kernelbox.keeper.home import locate
+from kernelbox.walls import entry
+from kernelbox.walls.profiles import named
+
+MODERATE, RESTRICTIVE = named("moderate"), named("restrictive")
+
+
+@pytest.fixture
+def box(environment: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Box]:
+    if obstacle := entry.obstacle():
+        pytest.skip(f"no walls can be built here: {obstacle}")
+    monkeypatch.setenv("KERNELBOX_SPARES", "1")
+    with Box() as made:
+        yield made
+        made.wipe()
+
+
+def ahead(box: Box) -> set[str]:
+    """The ids that are reserved for kernels to come."""
+    runtime = Path(locate(box.settings).runtime_dir)
+    known = {record.kernel_id for record in box.list_kernels()}
+    return {path.name.removeprefix("spool-") for path in runtime.glob("spool-*")} - known
+
+
+def spare_of(box: Box) -> str:
+    wait_until(lambda: ahead(box), what="a sandbox ahead", seconds=20)
+    (spare,) = ahead(box)
+    return spare
+
+
+@pytest.mark.parametrize("profile", [RESTRICTIVE, MODERATE], ids=lambda profile: profile.name)
+def test_the_next_sandbox_stands_already(box: Box, profile: object) -> None:
+    box.get_or_create("one", profile=profile)
+    spare = spare_of(box)
+    two = box.get_or_create("two", profile=profile)
+    assert two.kernel_id == spare
+    where = box.execute(two, "import os; os.getuid(), os.getcwd(), os.environ['HOME']")
+    assert where.return_value == "(1000, '/workspace', '/home/sandbox')"
+    assert box.execute(two, "echo $HOME", language="bash").output == "/home/sandbox\n"
+    branch = box.branch(two, "three")
+    assert box.execute(branch, "os.getuid()").return_value == "1000"
+    assert any(note.startswith("limits") for note in two.notes), two.notes
+
+
+def test_its_walls_hold(box: Box, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    profile = RESTRICTIVE.but(memory=256 << 20, processes=20)
+    box.get_or_create("one", profile=profile)
+    spare = spare_of(box)
+    two = box.get_or_create("two", profile=profile)
+    assert two.kernel_id == spare
+    for code in (
+        f"open({str(secret)!r})",
+        f"__import__('os').listdir({box.settings.runtime_dir!r})",
+        "open('/usr/x', 'w')",
+        f"__import__('os').kill({os.getpid()}, 0)",
+        "__import__('socket').create_connection(('192.0.2.1', 80), timeout=2)",
+        "import subprocess\nfor _ in range(40): subprocess.Popen(['sleep', '60'])",
+        "'x' * (1 << 30)",
+    ):
+        assert not box.execute(two, code).ok, code
+
+
+def test_it_has_the_environment_of_who_gets_it(box: Box) -> None:
+    box.get_or_create("one", environ={"MINE": "first"}, profile=RESTRICTIVE)
+    spare = spare_of(box)
+    two = box.get_or_create("two", environ={"MINE": "second"}, profile=RESTRICTIVE)
+    assert two.kernel_id == spare
+    assert box.execute(two, "import os; os.environ['MINE']").return_value == "'second'"
+
+
+def test_other_walls_are_not_taken_for_it(box: Box) -> None:
+    box.get_or_create("one", profile=RESTRICTIVE)
+    spare = spare_of(box)
+    other = box.get_or_create("two", profile=RESTRICTIVE.but(memory=300 << 20))
+    assert other.kernel_id != spare
+    wait_until(lambda: ahead(box) - {spare}, what="the one of the new kind", seconds=20)
+    assert len(ahead(box)) == 1  # the old kind made room for it
+
+
+def test_one_for_another_cache_of_packages_is_not_taken(
+    box: Box, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    box.get_or_create("one", profile=RESTRICTIVE)
+    spare = spare_of(box)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    with Box() as other:
+        assert other.get_or_create("two", profile=RESTRICTIVE).kernel_id != spare
+
+
+def test_one_that_was_killed_is_not_handed_out(box: Box) -> None:
+    one = box.get_or_create("one", profile=RESTRICTIVE)
+    (ours,) = (p["pid"] for p in box.status(one)["processes"] if p["role"] == "warden")
+    spare = spare_of(box)
+
+    def others() -> list[psutil.Process]:
+        family = psutil.Process(ours).parent()
+        assert family is not None
+        wardens = (child for child in family.children() if child.name() == "kb-warden")
+        return [warden for warden in wardens if warden.pid != ours]
+
+    wait_until(others, what="its warden", seconds=20)
+    for warden in others():
+        warden.kill()
+    two = box.get_or_create("two", profile=RESTRICTIVE)
+    assert two.kernel_id != spare
+    assert box.execute(two, "1+1").return_value == "2"
+
+
+def test_none_is_made_that_shows_a_folder(box: Box, tmp_path: Path) -> None:
+    box.get_or_create("shown", profile="permissive", cwd=str(tmp_path))
+    box.get_or_create("one", profile=RESTRICTIVE)
+    spare_of(box)  # by now the other's, which was asked for first, would have been there
+    assert len(ahead(box)) == 1
