@@ -213,7 +213,7 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     Variable(
         "KERNELBOX_SPARES", "spares", "2", _whole(0, most=100),
-        "How many warm kernels are kept ready per interpreter",
+        "How many warm kernels are kept ready per interpreter; unless it is 0, one sandbox is, too",
     ),
     Variable(
         "KERNELBOX_PRELOAD", "preload", "", _MODULES,
