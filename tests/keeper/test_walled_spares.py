@@ -8,11 +8,12 @@ from pathlib import Path
 
 import psutil
 import pytest
-from processes import wait_until
+from processes import alive, wait_until
 
 from kernelbox import Box
+from kernelbox.installs.places import cache_root
 from kernelbox.keeper.home import locate
-from kernelbox.walls import entry
+from kernelbox.walls import cgroups, entry
 from kernelbox.walls.profiles import named
 
 MODERATE, RESTRICTIVE = named("moderate"), named("restrictive")
@@ -119,6 +120,32 @@ def test_one_that_was_killed_is_not_handed_out(box: Box) -> None:
     two = box.get_or_create("two", profile=RESTRICTIVE)
     assert two.kernel_id != spare
     assert box.execute(two, "1+1").return_value == "2"
+
+
+def test_nothing_of_it_is_left_when_the_keeper_is_killed(box: Box) -> None:
+    one = box.get_or_create("one", profile=RESTRICTIVE)
+    (warden,) = (p["pid"] for p in box.status(one)["processes"] if p["role"] == "warden")
+    root = psutil.Process(warden).parent()
+    assert root is not None
+    keeper = root.parent()
+    assert keeper is not None
+    assert keeper.name() == "kb-keeper"
+    spare = spare_of(box)
+    below = [p for p in root.children(recursive=True) if p.is_running()]
+    hers = {p.pid for p in psutil.Process(warden).children(recursive=True)} | {warden}
+    keeper.kill()
+    spares = [process for process in below if process.pid not in hers]
+    assert spares
+    wait_until(
+        lambda: not any(alive(process.pid) for process in spares), what="its end", seconds=20
+    )
+    hierarchy = cgroups.find()
+    if not isinstance(hierarchy, str):
+        for parent in hierarchy.parents.values():
+            assert not list(Path(parent).glob(f"*{spare}*"))
+    caches = cache_root(box.settings.install_cache, os.environ)
+    assert not list(Path(caches).glob(f"families/*{spare}*"))
+    assert box.execute(one, "1+1").return_value == "2"  # the family of a kernel lives on
 
 
 def test_none_is_made_that_shows_a_folder(box: Box, tmp_path: Path) -> None:

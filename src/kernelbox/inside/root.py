@@ -19,7 +19,7 @@ from kernelbox.inside import linux, stub
 from kernelbox.inside.channel import Channel, open_channel
 from kernelbox.inside.interpreter import FIRST_CELL, LATER_CELLS, Interpreter, warm_up
 from kernelbox.inside.shell import make_shell, outbox
-from kernelbox.wire import OPEN_FAMILY, WALLED_FAMILY, encode
+from kernelbox.wire import OPEN_FAMILY, WALLED_FAMILY, Frame, encode
 
 
 class BecomeWarden(Protocol):
@@ -129,6 +129,14 @@ def freeze() -> None:
     linux.fill_holes()
 
 
+def tell(control: socket.socket, frame: Frame) -> None:
+    """Say something to the keeper; without one, a root has nothing more to do."""
+    try:
+        control.sendall(encode(frame))
+    except OSError:
+        os._exit(0)
+
+
 def serve(
     control: socket.socket,
     interpreter: Interpreter,
@@ -146,7 +154,7 @@ def serve(
 
     def tell_if_settled() -> None:
         if settling.over and not settling.readers:
-            control.sendall(encode({"op": "settled"}))
+            tell(control, {"op": "settled"})
 
     while True:
         ready = poll.poll(patience)
@@ -165,7 +173,7 @@ def serve(
             if fd == signals:
                 linux.drain_signal_fd(signals)
                 for pid, status in linux.reap():
-                    control.sendall(encode({"op": "exit", "pid": pid, "status": status}))
+                    tell(control, {"op": "exit", "pid": pid, "status": status})
                 continue
             try:
                 data, fds, _, _ = socket.recv_fds(control, 1, 1)
@@ -183,7 +191,7 @@ def serve(
                 pid = _fork_family(kit, request, private, interpreter, become_warden, be_stub)
                 kit.close()
             request.close()
-            control.sendall(encode({"op": "forked", "pid": pid}))
+            tell(control, {"op": "forked", "pid": pid})
             kit = _open_kit()  # now, when nobody waits for it
             patience = None if settling.over else _IDLE_AFTER
 

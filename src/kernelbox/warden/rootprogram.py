@@ -19,7 +19,6 @@ from kernelbox.inside.workingset import WorkingSet
 from kernelbox.warden.family import Family
 from kernelbox.warden.lanes import jupyter
 from kernelbox.warden.settling import Settling
-from kernelbox.wire import encode
 
 _COLLECTION = (1000, 3, 3)
 """A warden has few objects of its own (those of the root are frozen), so that looking through all
@@ -51,7 +50,7 @@ def main() -> None:
     faulthandler.enable()  # a root that is stuck is aborted by the keeper
     linux.die_with_parent()  # a module that hangs while it is preloaded must not keep us for ever
     os.makedirs(folder, mode=0o700, exist_ok=True)
-    control.sendall(encode({"op": "imported"}))
+    root.tell(control, {"op": "imported"})
     interpreter, failures = root.build(folder, preload)
     jupyter.furnish()  # later, the first warden would have to import it for itself alone: 3 MB
     root.freeze()
