@@ -31,6 +31,7 @@ Spawn = Callable[["ForeignMember", Frame, Sequence[int]], None]
 _ASK_AGAIN = 0.03
 _DEAF_PATIENCE = 5.0
 _IDLE_PATIENCE = 5.0
+_START_PATIENCE = 1.0
 _ANSWER_PATIENCE = 30.0  # the first completion of a Python kernel reads the whole of typeshed
 _LAST_WORDS = 2_000
 
@@ -49,6 +50,9 @@ class _Cell:
     reply: dict[str, Any] | None = None
     idle: bool = False
     interrupted: bool = False
+    started: bool = False
+    """Whether the kernel has said that it runs it. An interrupt that comes before that meets a
+    kernel which has nothing to interrupt, and is lost."""
     input_request: Message | None = None
     heard_at: float = field(default_factory=time.monotonic)
 
@@ -117,8 +121,24 @@ class ForeignMember:
         """As the kernelspec wants it: a message, or SIGINT to the process and what it runs."""
         if not self.pid or self.ended is not None:
             return
-        if self._cell is not None:
-            self._cell.interrupted = True
+        cell = self._cell
+        if cell is None or cell.started:
+            self._interrupt_now()
+        elif not cell.interrupted:
+            self._reactor.call_later(_START_PATIENCE, lambda: self._started(cell))
+        if cell is not None:
+            cell.interrupted = True
+
+    def _started(self, cell: _Cell) -> None:
+        """The kernel runs it, or has had the time to; some never say so."""
+        if self._cell is cell and not cell.started:
+            cell.started = True
+            if cell.interrupted:
+                self._interrupt_now()
+
+    def _interrupt_now(self) -> None:
+        if not self.pid or self.ended is not None:
+            return
         if self._spec.interrupt_mode == "message" and self._channels is not None:
             self._channels.request("control", "interrupt_request", {})
             return
@@ -335,6 +355,8 @@ class ForeignMember:
                 self._said_raw(name, text)  # the noise of a start
             else:
                 self._owner.member_printed(self, name, text)
+        elif mine and cell is not None and message.msg_type == "execute_input":
+            self._started(cell)
         elif mine and (frame := broadcast(message.msg_type, content)) is not None:
             self._owner.member_said(self, frame)
 
