@@ -117,6 +117,7 @@ def internet(uid: int = 0, **environ: str) -> Iterator[Internet]:
                 **own,
                 "KERNELBOX_HOME": f"{folder}/home",
                 "KERNELBOX_KEEPER_LINGER": "0.1",
+                "KERNELBOX_SPARES": "0",  # one that is made ahead has a line of its own
                 **environ,
             },
             cwd=folder,

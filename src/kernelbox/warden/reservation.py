@@ -84,7 +84,7 @@ def reserve(frame: Frame) -> Reservation:
     )
     try:
         # On a full disk it must come to light now that there was no room for it.
-        os.makedirs(made.spool, mode=0o700, exist_ok=True)
+        os.mkdir(made.spool, 0o700)  # not the folders above: a home that is gone stays gone
         write_private(made.draft, ports.info)
     except OSError:
         made.discard()
