@@ -20,6 +20,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import environments
+
 SERVER, HERE = "11.22.33.44", "11.22.33.45"
 PRIVATE = "10.98.76.54"
 """Of the same server, on a network that is nobody's business."""
@@ -44,26 +46,11 @@ def obstacle() -> str:
 def python_of(uid: int) -> tuple[str, dict[str, str]] | None:
     """A Python of our version that this user can run, with our packages, and its environment: root's
     own may be in a folder of root's."""
-    packages = [path for path in sys.path if path.endswith("-packages")]
-    path = os.pathsep.join([os.environ.get("PYTHONPATH", ""), *packages]).strip(os.pathsep)
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    for program, environ in (
-        (sys.executable, {}),
-        (f"/usr/bin/python{version}", {"PYTHONPATH": path}),
-    ):
-        with contextlib.suppress(OSError):
-            tried = subprocess.run(
-                [program, "-c", "import kernelbox.box, IPython, zmq"],
-                env={**os.environ, **environ},
-                cwd="/",
-                user=uid,
-                group=uid,
-                extra_groups=[],
-                capture_output=True,
-            )
-            if tried.returncode == 0:
-                return program, environ
-    return None
+    if not uid:
+        return sys.executable, {}
+    program = environments.interpreter(uid)
+    own = {"PYTHONPATH": environments.environ("/")["PYTHONPATH"]}
+    return (program, own) if program else None
 
 
 class Internet:
