@@ -46,22 +46,22 @@ class Auditor:
             parent=identity.parent,
             session_name=identity.session_name,
             cwd=identity.cwd,
-            epoch=self._kernel.epoch,
+            epoch=self._kernel.truth.epoch,
         )
 
     def changed(self) -> None:
         """Its namespace is another: by a restart, a rewind, or the death of its interpreter."""
-        loss = self._kernel.loss
+        loss = self._kernel.truth.loss
         if loss is None or loss.state == "rewound":
             event, cause = "kernel.rewound", loss.cause if loss else "a cell was undone"
         elif loss.ename == "KernelRestarted":
             event, cause = "kernel.restarted", loss.cause
         else:
             event, cause = "kernel.lost", loss.cause
-        self.write(event, cause=cause[:_LONGEST_WORDS], epoch=self._kernel.epoch)
+        self.write(event, cause=cause[:_LONGEST_WORDS], epoch=self._kernel.truth.epoch)
 
     def ended(self, cause: str) -> None:
-        self.write("kernel.ended", cause=cause[:_LONGEST_WORDS], epoch=self._kernel.epoch)
+        self.write("kernel.ended", cause=cause[:_LONGEST_WORDS], epoch=self._kernel.truth.epoch)
 
     def checkpointed(self, checkpoint_id: str, label: str | None) -> None:
         self.write("kernel.checkpoint", checkpoint_id=checkpoint_id, label=label)
@@ -99,7 +99,7 @@ class Auditor:
             language=job.language,
             **facts,
             timeout=job.timeout,
-            epoch=self._kernel.epoch,
+            epoch=self._kernel.truth.epoch,
         )
 
     def happened(self, job: Execution | Question | None, event: Event) -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kernelbox.errors import Unsupported
 from kernelbox.inside.changes import Folder
+from kernelbox.warden import outcomes
 from kernelbox.warden.bash_member import BashMember
-from kernelbox.warden.digest import bounded
-from kernelbox.warden.execution import Execution, failed
+from kernelbox.warden.execution import Execution
 from kernelbox.warden.exits import Exit
+from kernelbox.warden.outcomes import Outcome
 
 if TYPE_CHECKING:
     from kernelbox.warden.kernel import Kernel
@@ -84,7 +85,7 @@ class BashDesk:
         except ValueError as error:
             if isinstance(job, Execution):
                 job.reply = {"ok": False, "execution_count": None}
-                self._kernel.finish(job, failed("ValueError", str(error)))
+                self._kernel.finish(job, outcomes.failed("ValueError", str(error)))
 
     def bash_printed(self, name: str, text: str) -> None:
         self._kernel.happened({"kind": "stream", "name": name, "text": text})
@@ -95,19 +96,7 @@ class BashDesk:
         if not isinstance(job, Execution):
             return
         job.reply = {"ok": exit_code == 0, "execution_count": None}
-        if job.timed_out:
-            outcome = failed("TimeoutError", job.timeout_words, status="timeout")
-        elif job.cancelled and exit_code:
-            outcome = failed("KeyboardInterrupt", job.cancelled)
-        elif exit_code:
-            words = f"the command ended with exit code {exit_code}"
-            outcome = failed("BashError", words)
-            if said := job.digest.stderr_tail():
-                # What a model that is to repair it wants to read.
-                outcome["error"]["traceback"].insert(0, bounded(said, job.limit))
-        else:
-            outcome = {"status": "success", "error": None}
-        self._finish(job, {**outcome, "exit_code": exit_code})
+        self._finish(job, outcomes.of_command(job, exit_code))
 
     def bash_ended(self, exit: Exit) -> None:
         """The shell is gone: ``exit`` in the command, or it was killed."""
@@ -121,15 +110,9 @@ class BashDesk:
             f"the bash session {ended} ({exit.cause}); the next command gets a new one, without "
             "its folder, exports and functions. Python's variables are kept"
         )
-        if job.timed_out:
-            outcome = failed("TimeoutError", job.timeout_words, status="timeout")
-        elif exit.code == 0:
-            outcome = {"status": "success", "error": None}
-        else:
-            outcome = failed("BashExited", f"the shell ended with exit code {exit.code}")
-        self._finish(job, {**outcome, "exit_code": exit.code})
+        self._finish(job, outcomes.of_shell(job, exit))
 
-    def _finish(self, job: Execution, outcome: dict[str, Any]) -> None:
+    def _finish(self, job: Execution, outcome: Outcome) -> None:
         if job.bash_before is not None and outcome["status"] != "success":
             if self.shell is not None and self.shell.has_jobs:
                 job.notes.append("background jobs run on, but the shell knows them no longer")
@@ -137,7 +120,7 @@ class BashDesk:
                 job.notes.append(f"files are not undone; changed meanwhile: {', '.join(changed)}")
             self.renew(job.bash_before, spare_jobs=True)
             cause = "the command failed; variables, functions and folder are as they were before it"
-            outcome = self._kernel.say_rewound(outcome, cause)
+            outcome = outcomes.undone(outcome, cause, self._kernel.truth)
         self._kernel.finish(job, outcome)
 
     def _cwd(self) -> str | None:

@@ -104,7 +104,7 @@ class Branching:
                 copy.kill("its kernel could not be set up")
                 copy.close()
                 return
-            child.adopt(copy)
+            child.succession.adopt(copy)
             self._reply({"record": child.record(), "warden": os.getpid()})
 
         copy, answer = self._family.expect_copy(
@@ -152,9 +152,9 @@ class Branching:
             if child is None:
                 os.close(store)
                 return
-            child.skip_startup = True
+            child.beginning.skip_startup = True
             child.when_ready(lambda failure: started(child, manifest, failure))
-            child.start_interpreter()
+            child.succession.start()
 
         def started(child: Kernel, manifest: dict[str, Any], failure: str | None) -> None:
             if failure is not None:
@@ -219,7 +219,7 @@ class Branching:
             if bash is not None:
                 bash += f"builtin cd -- {shlex.quote(workspace)}\n"
         try:
-            child = self._family._add_kernel(identity, self._settings, epoch=kernel.epoch)
+            child = self._family._add_kernel(identity, self._settings, epoch=kernel.truth.epoch)
         except BoxError as error:
             self._reply(error)
             return None

@@ -10,6 +10,7 @@ from typing import Any
 from kernelbox.inside.changes import Folder
 from kernelbox.spool import Event, Spool
 from kernelbox.warden.digest import Digest, bounded
+from kernelbox.wire import Frame
 
 _MOST_LEFT = 100_000
 
@@ -17,15 +18,6 @@ Result = dict[str, Any]
 Finisher = Callable[[Result], None]
 Subscriber = Callable[[int, Event], None]
 """Told of each event, with its number."""
-
-
-@dataclass(slots=True)
-class Loss:
-    """Why a namespace is not what it was."""
-
-    state: str
-    cause: str
-    ename: str = "KernelDied"
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -92,9 +84,18 @@ class Execution:
     def finished(self) -> bool:
         return self.result is not None
 
-    @property
-    def timeout_words(self) -> str:
-        return f"timed out after {self.timeout:g} s; " + ", ".join(self.steps)
+    def request(self) -> Frame:
+        """For the interpreter."""
+        return {
+            "op": "run",
+            "code": self.code,
+            "silent": self.silent,
+            "store_history": self.store_history,
+            "user_expressions": self.user_expressions,
+            "stdin": self.stdin,
+            "face": self.face,
+            "parent": self.parent,
+        }
 
     def add(self, event: Event) -> None:
         """Take in an event: into the spool, the digest, and to whoever follows it."""
@@ -137,14 +138,6 @@ class Execution:
         # the collector, which comes seldom.
         self.subscribers.clear()
         return self.result
-
-
-def failed(ename: str, evalue: str, *, status: str = "error") -> Result:
-    """The outcome of an execution that our side ended, not the code's own exception."""
-    return {
-        "status": status,
-        "error": {"ename": ename, "evalue": evalue, "traceback": [f"{ename}: {evalue}"]},
-    }
 
 
 def without_bulk(result: Result) -> Result:

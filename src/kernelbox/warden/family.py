@@ -20,8 +20,9 @@ from kernelbox.warden.branching import Branching
 from kernelbox.warden.connection import Ports, open_ports
 from kernelbox.warden.exits import Exit, count_oom_kills_by, oom_kills
 from kernelbox.warden.hands import Hands
-from kernelbox.warden.household import CopyAnswer, Door, Reply, Warden
+from kernelbox.warden.household import Door, Reply, Warden
 from kernelbox.warden.kernel import Kernel
+from kernelbox.warden.landlord import CopyAnswer
 from kernelbox.warden.lanes import jupyter
 from kernelbox.warden.member import Member, MemberOwner
 from kernelbox.warden.parked import Parked

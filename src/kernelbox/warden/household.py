@@ -18,17 +18,19 @@ from kernelbox.config import Settings
 from kernelbox.errors import BadInput, BoxError, StartupFailed, Unsupported
 from kernelbox.inside import linux
 from kernelbox.reactor import Peer, Reactor
+from kernelbox.warden import portrait
 from kernelbox.warden.bash_member import BashMember
 from kernelbox.warden.connection import Ports, write_private
-from kernelbox.warden.execution import Loss
 from kernelbox.warden.hands import Hands
 from kernelbox.warden.identity import Identity
 from kernelbox.warden.kernel import Kernel
+from kernelbox.warden.landlord import CopyAnswer
 from kernelbox.warden.lanes.native import NativeClient
 from kernelbox.warden.member import Member, process_facts
 from kernelbox.warden.parked import Parked
 from kernelbox.warden.reservation import listen
 from kernelbox.warden.shelf import Shelf
+from kernelbox.warden.truth import Loss
 from kernelbox.wire import Frame
 
 Reply = Callable[[dict[str, Any] | BoxError], None]
@@ -36,12 +38,6 @@ Reply = Callable[[dict[str, Any] | BoxError], None]
 _LAST_CHILD_PATIENCE = 6.0
 _PEER_CREDENTIALS = struct.Struct("3i")
 _TELL_AFTER = 0.2
-
-
-class CopyAnswer(Protocol):
-    """Called with the word of who was to fork a copy: its failure, or None."""
-
-    def __call__(self, error: str | None, *, quiet: bool = False) -> None: ...
 
 
 class Door(Protocol):
@@ -148,7 +144,7 @@ class Warden(ABC):
         self.mortal = bool(frame.get("mortal"))
         kernel = self._add_kernel(frame, settings, epoch=int(frame.get("epoch", 1)))
         if frame.get("lost"):
-            kernel.loss = Loss("lost", str(frame["lost"]))
+            kernel.truth.loss = Loss("lost", str(frame["lost"]))
 
         def ready(failure: str | None) -> None:
             if failure is None:
@@ -158,7 +154,7 @@ class Warden(ABC):
                 self.end_kernel(kernel, failure)
 
         kernel.when_ready(ready)
-        kernel.start_interpreter(self._first_member())
+        kernel.succession.start(self._first_member())
 
     def _add_kernel(self, frame: Frame, settings: Settings, *, epoch: int) -> Kernel:
         ports = self._open_ports(frame)
@@ -255,7 +251,7 @@ class Warden(ABC):
                 "event": "ended",
                 "kernel_id": identity.kernel_id,
                 "cause": cause,
-                "epoch": kernel.epoch,
+                "epoch": kernel.truth.epoch,
             }
         )
         if not self.households:
@@ -400,7 +396,7 @@ class Warden(ABC):
 
         def calm() -> bool:
             # The question itself is what runs now; nothing may wait behind it.
-            return not kernel._queue and time.time() - kernel.last_used_at >= idle
+            return not kernel.queue and time.time() - kernel.last_used_at >= idle
 
         if not is_idle():
             reply({"retired": False, "last_used_at": kernel.last_used_at})
@@ -457,7 +453,7 @@ class Warden(ABC):
             self.end_kernel(client.owns, "its owner ended")
 
     def describe(self, kernel: Kernel) -> dict[str, Any]:
-        status = kernel.describe()
+        status = portrait.status(kernel)
         if (facts := self._wall_facts()) is not None:
             status["walls"] = facts
         status["processes"] += [

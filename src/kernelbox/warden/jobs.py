@@ -27,6 +27,11 @@ class Question:
     deadline: Timer | None = None
     patience: float = 60.0  # once it has its turn; only with_bash, for a shell may not answer
 
+    def request(self) -> Frame:
+        """For the interpreter."""
+        ask = {"op": "ask", "what": self.what, "id": self.id, "fds": len(self.fds)}
+        return {**ask, **self.fields}
+
     def close(self) -> None:
         _close(self.fds)
 
@@ -45,6 +50,10 @@ class ForkOrder:
     with_bash: bool = False
     bash: str | None = None
     """What gives a new shell the state of this kernel's, if it has one."""
+
+    def request(self) -> Frame:
+        """For the interpreter."""
+        return {**self.order, "fds": len(self.fds)}
 
     def close(self) -> None:
         _close(self.fds)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kernelbox.errors import BadInput, BoxError, CheckpointNotFound, Unsupported
+from kernelbox.warden import portrait
 from kernelbox.warden.execution import Execution, Result
 from kernelbox.warden.history import History
 from kernelbox.warden.jobs import ForkOrder
@@ -204,7 +205,7 @@ class TimeTravel:
             for other in [other for other in self._kept.values() if other.automatic]:
                 if other.id not in point.past:
                     self._forget(other)
-            kernel.rewind(member, f"rewound to {point.words}")
+            kernel.succession.rewind(member, f"rewound to {point.words}")
             reply({"record": kernel.record()})
 
         def go(problem: str | None) -> None:
@@ -245,7 +246,7 @@ class TimeTravel:
             else:
                 job.notes.append(f"this cell cannot be undone: {refusal}")
         elif job.undo and seconds > job.undo_cost:
-            self._too_large = self._kernel.memory()
+            self._too_large = portrait.memory(self._kernel)
             job.notes.append(
                 f"undo is switched off: a checkpoint took {seconds * 1000:.0f} ms in this session "
                 f"of {self._too_large >> 20:,} MB (KERNELBOX_UNDO_COST); checkpoint() works as ever"
@@ -281,11 +282,11 @@ class TimeTravel:
             kernel.cells, kernel.execution_count = guard.cells, guard.execution_count
             if changed:
                 job.notes.append(f"files are not undone; changed meanwhile: {', '.join(changed)}")
-            kernel.undone(job, member, outcome, cause)
+            kernel.succession.undone(job, member, outcome, cause)
 
         def failed(why: str) -> None:
             guard.parked.drop()
-            kernel.lost_its_past(job, outcome, f"the cell could not be undone: {why}")
+            kernel.succession.lost_its_past(job, outcome, f"the cell could not be undone: {why}")
 
         self._succeed(guard, arrived, failed)
 
@@ -293,7 +294,7 @@ class TimeTravel:
         if not job.undo or job.silent or job.internal:
             return False
         if self._too_large is not None:
-            if self._kernel.memory() > self._too_large * _SMALL_AGAIN:
+            if portrait.memory(self._kernel) > self._too_large * _SMALL_AGAIN:
                 return False
             self._too_large = None
         return True

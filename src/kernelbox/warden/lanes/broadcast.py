@@ -140,8 +140,8 @@ class Broadcast:
         self.publish(
             "execute_input", {"code": code, "execution_count": self.execution_count}, parent
         )
-        if isinstance(job.origin, Request) and self._kernel.loss is not None:
-            words = f"The kernel's variables are gone: {self._kernel.loss.cause}.\n"
+        if isinstance(job.origin, Request) and self._kernel.truth.loss is not None:
+            words = f"The kernel's variables are gone: {self._kernel.truth.loss.cause}.\n"
             self.publish("stream", {"name": "stderr", "text": words}, parent)
 
     def happened(self, job: Job | None, event: Event) -> None:
@@ -205,14 +205,14 @@ class Broadcast:
     def execution_count(self) -> int:
         """The number of the cell that runs next; the interpreter tells only afterwards."""
         if self._count is None:
-            self._count = self._kernel.epoch, 1
+            self._count = self._kernel.truth.epoch, 1
             job = self._kernel.last_job
             if isinstance(job, Execution) and job.reply.get("execution_count") is not None:
                 self._counted(job)
             elif latest := self._kernel.history.tail(1):
-                self._count = self._kernel.epoch, latest[0][0] + 1
+                self._count = self._kernel.truth.epoch, latest[0][0] + 1
         epoch, count = self._count
-        return count if epoch == self._kernel.epoch else 1
+        return count if epoch == self._kernel.truth.epoch else 1
 
     def _counted(self, job: Execution) -> None:
         count = job.reply.get("execution_count")

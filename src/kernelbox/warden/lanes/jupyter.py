@@ -111,6 +111,6 @@ class JupyterDoor:
 
     def _shut_down(self, restart: bool) -> None:
         if restart and not self._ports.info.get(LAUNCHED):
-            self._kernel.restart(lambda failure: None)
+            self._kernel.succession.restart(lambda failure: None)
         else:
             self._on_shutdown(self._kernel)

@@ -185,7 +185,7 @@ class NativeClient:
             self._join(request, before, frame)
             return
         expected = frame.get("expect_epoch")
-        if expected is not None and expected != kernel.epoch:
+        if expected is not None and expected != kernel.truth.epoch:
             raise _mismatch(expected, kernel)
 
         def wants_input(prompt: str, password: bool) -> None:
@@ -371,7 +371,7 @@ class NativeClient:
             else:
                 self._reply(request, StartupFailed(f"kernel {kernel.identity.name!r}: {failure}"))
 
-        kernel.restart(ready)
+        kernel.succession.restart(ready)
 
     def _op_status(self, request: Any, frame: Frame) -> None:
         kernel = self._target(frame)
@@ -487,15 +487,15 @@ def _success(content: dict[str, Any] | None, done: str) -> dict[str, Any] | BoxE
 
 
 def _mismatch(expected: Any, kernel: Kernel) -> EpochMismatch:
-    loss = kernel.loss
+    loss = kernel.truth.loss
     why = f" ({loss.cause})" if loss else ""
-    name, epoch = kernel.identity.name, kernel.epoch
+    name, epoch = kernel.identity.name, kernel.truth.epoch
     what = f"its namespace was replaced{why}" if expected < epoch else "it has not come to that yet"
     return EpochMismatch(
         f"kernel {name!r} is at epoch {epoch}, not {expected}: {what}. "
         f"Nothing was run. Rebuild the state, then send expect_epoch={epoch}.",
         expected=expected,
-        epoch=kernel.epoch,
+        epoch=epoch,
         state=loss.state if loss else "lost",
         cause=loss.cause if loss else None,
     )
