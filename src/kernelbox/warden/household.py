@@ -25,7 +25,7 @@ from kernelbox.warden.hands import Hands
 from kernelbox.warden.identity import Identity
 from kernelbox.warden.kernel import Kernel
 from kernelbox.warden.landlord import CopyAnswer
-from kernelbox.warden.lanes.native import NativeClient
+from kernelbox.warden.lanes.native.client import NativeClient
 from kernelbox.warden.member import Member, process_facts
 from kernelbox.warden.parked import Parked
 from kernelbox.warden.reservation import listen

@@ -1,0 +1,1 @@
+"""Our own lane: frames on a Unix socket, one connection per conversation."""
