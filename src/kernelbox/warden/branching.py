@@ -13,9 +13,9 @@ from kernelbox.warden.jobs import ForkOrder, Question
 
 if TYPE_CHECKING:
     from kernelbox.warden.family import Family
-    from kernelbox.warden.household import Reply
     from kernelbox.warden.kernel import Kernel
     from kernelbox.warden.python_member import PythonMember
+    from kernelbox.warden.warden import Reply
     from kernelbox.wire import Frame
 
 _MOST_NAMED = 20
@@ -219,7 +219,7 @@ class Branching:
             if bash is not None:
                 bash += f"builtin cd -- {shlex.quote(workspace)}\n"
         try:
-            child = self._family._add_kernel(identity, self._settings, epoch=kernel.truth.epoch)
+            child = self._family.add_kernel(identity, self._settings, epoch=kernel.truth.epoch)
         except BoxError as error:
             self._reply(error)
             return None

@@ -20,7 +20,7 @@ from kernelbox.warden.branching import Branching
 from kernelbox.warden.connection import Ports, open_ports
 from kernelbox.warden.exits import Exit, count_oom_kills_by, oom_kills
 from kernelbox.warden.hands import Hands
-from kernelbox.warden.household import Door, Reply, Warden
+from kernelbox.warden.household import Door
 from kernelbox.warden.kernel import Kernel
 from kernelbox.warden.landlord import CopyAnswer
 from kernelbox.warden.lanes import jupyter
@@ -28,6 +28,7 @@ from kernelbox.warden.member import Member, MemberOwner
 from kernelbox.warden.parked import Parked
 from kernelbox.warden.python_member import PythonMember
 from kernelbox.warden.reservation import Reservation, reserve
+from kernelbox.warden.warden import Reply, Warden
 from kernelbox.wire import Frame
 
 if TYPE_CHECKING:

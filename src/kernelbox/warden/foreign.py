@@ -31,11 +31,12 @@ from kernelbox.warden.connection import CHANNELS, Ports, write_private
 from kernelbox.warden.exits import oom_kills
 from kernelbox.warden.foreign_channels import ForeignChannels
 from kernelbox.warden.foreign_member import ForeignMember
-from kernelbox.warden.household import Door, Reply, Warden
+from kernelbox.warden.household import Door
 from kernelbox.warden.identity import Identity
 from kernelbox.warden.kernel import Kernel
 from kernelbox.warden.member import Member
 from kernelbox.warden.shelf import Shelf
+from kernelbox.warden.warden import Reply, Warden
 from kernelbox.wire import Frame
 
 _START_SHARE = 0.9  # of the caller's patience: the failure must reach him in time

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
+
+from kernelbox.config import Settings
+from kernelbox.wire import Frame
 
 
 @dataclass(slots=True)
@@ -43,3 +48,35 @@ class Identity:
         """Add to the notes what is not among them yet: a restart finds the same again."""
         if words and words not in self.notes:
             self.notes.append(words)
+
+
+def identity_from(
+    frame: Frame, settings: Settings, *, kernel_type: str, notes: Iterable[str]
+) -> Identity:
+    """As the keeper asks for it; ``notes`` is what every kernel of this warden has to say."""
+    kernel_id = str(frame["kernel_id"])
+    return Identity(
+        kernel_id=kernel_id,
+        name=str(frame["name"]),
+        connection_file=frame.get("connection_file")
+        or os.path.join(settings.runtime_dir, f"kernel-{kernel_id}.json"),
+        address=str(frame["address"]),
+        cwd=str(frame["cwd"]),
+        environ=dict(frame["environ"]),
+        kernel_type=kernel_type,
+        startup_code=settings.startup_code,
+        start_timeout=settings.start_timeout,
+        session_name=frame.get("session_name"),
+        tags=frame.get("tags") or {},
+        parent=frame.get("parent"),
+        made_by=str(frame.get("made_by") or "start"),
+        scoped=bool(frame.get("scoped")),
+        profile=str(frame.get("profile_name") or "open"),
+        walls=frame.get("walls"),
+        soft_memory=frame.get("soft_memory"),
+        workspace=frame.get("workspace"),
+        created_at=frame.get("created_at") or time.time(),
+        notes=[*notes, *(frame.get("notes") or ())],
+        open_files=frame.get("open_files"),
+        wrote_connection_file=not frame.get("connection"),
+    )

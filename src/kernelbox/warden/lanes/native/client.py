@@ -16,8 +16,8 @@ from kernelbox.warden.lanes.native.listening import Listening
 from kernelbox.wire import Frame, GarbledFrame
 
 if TYPE_CHECKING:
-    from kernelbox.warden.household import Warden
     from kernelbox.warden.kernel import Kernel
+    from kernelbox.warden.warden import Warden
 
 Handler = Callable[["NativeClient", Any, Frame], None]
 
