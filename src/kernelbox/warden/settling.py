@@ -47,9 +47,9 @@ class Settling:
 
     def _work(self) -> Iterator[None]:
         with contextlib.suppress(ImportError):  # in the midst of an upgrade: who needs it, hears it
-            from kernelbox.warden import walling
+            from kernelbox.warden import sandbox
 
-            walling.prepare()
+            sandbox.prepare()
             yield
         stage = tempfile.mkdtemp(dir=self._folder, prefix="rehearsal-")
         try:
