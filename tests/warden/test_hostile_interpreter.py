@@ -236,6 +236,106 @@ def test_a_second_hello_changes_nothing(shared_box: Box, kernel: KernelRecord) -
         shared_box.destroy(copy)
 
 
+# -- forged ends --------------------------------------------------------------------------------
+
+MY_TURN = """
+at = sys._getframe()
+while not at.f_code.co_filename.endswith('inside/interpreter.py'): at = at.f_back
+turn = at.f_locals['frame'].get('turn')
+"""
+
+LEAVE_A_FORGER = """
+if ctypes.CDLL(None).fork() == 0:
+    end = time.monotonic() + {seconds}
+    while time.monotonic() < end:
+        for forged in {forged!r}: os.write(LIFELINE, frame(forged))
+        time.sleep(0.0005)
+    os._exit(0)
+"""
+"""A process that has the lifeline and writes to it until its time is over, whatever runs then."""
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_forged_end_of_a_cell_does_not_shift_the_results_of_the_next(
+    shared_box: Box, kernel: KernelRecord, times: int
+) -> None:
+    """The true end comes when the next cell runs. Once, it was taken for the end of that one."""
+    shared_box.execute(kernel, FORGE)
+    shared_box.execute(
+        kernel,
+        MY_TURN + "end = {'op': 'done', 'turn': turn, 'ok': True, 'execution_count': 77}\n"
+        f"for n in range({times}): os.write(LIFELINE, frame(end))\n"
+        "time.sleep(0.2)\n'of the forger'",
+    )
+    for n in range(4):
+        result = shared_box.execute(kernel, f"print({n}); {n} * 11", timeout=20)
+        assert (result.status, result.return_value) == ("success", str(n * 11))
+        assert f"{n}\n" in result.output
+    failing = shared_box.execute(kernel, "1 / 0")
+    assert failing.error is not None
+    assert failing.error.ename == "ZeroDivisionError"
+
+
+def test_a_forged_end_that_names_no_turn_is_no_end_at_all(
+    shared_box: Box, kernel: KernelRecord
+) -> None:
+    shared_box.execute(kernel, FORGE)
+    result = shared_box.execute(
+        kernel,
+        "for turn in (None, 0, 1, 2, 'x'):\n"
+        "    os.write(LIFELINE, frame({'op': 'done', 'turn': turn, 'ok': True}))\n"
+        "time.sleep(0.2)\n'mine'",
+    )
+    assert result.return_value == "'mine'"
+    assert shared_box.execute(kernel, "1 + 1").return_value == "2"
+
+
+def test_a_process_that_a_cell_has_left_does_not_end_later_cells(
+    shared_box: Box, kernel: KernelRecord
+) -> None:
+    shared_box.execute(kernel, FORGE)
+    forged = [{"op": "done", "ok": True, "turn": n} for n in (None, *range(10))]
+    forged += [{"op": "running", "turn": n} for n in (None, 1, 2)]
+    shared_box.execute(kernel, LEAVE_A_FORGER.format(seconds=2.5, forged=forged))
+    began = time.monotonic()
+    while time.monotonic() - began < 2:
+        result = shared_box.execute(kernel, "time.sleep(0.05); 'whole'", timeout=20)
+        assert (result.status, result.return_value) == ("success", "'whole'")
+    shell = shared_box.execute(kernel, "sleep 0.2; echo whole", language="bash", timeout=20)
+    assert (shell.exit_code, shell.output) == (0, "whole\n")
+
+
+def test_a_forged_end_of_a_cell_is_not_the_end_of_a_bash_command(
+    shared_box: Box, kernel: KernelRecord
+) -> None:
+    """A thread that knows the turn of its own cell says once more that it is done."""
+    shared_box.execute(kernel, FORGE)
+    shared_box.execute(
+        kernel,
+        MY_TURN + "end = frame({'op': 'done', 'turn': turn, 'ok': True})\n"
+        "def say():\n    for n in range(600): os.write(LIFELINE, end); time.sleep(0.002)\n"
+        "threading.Thread(target=say).start()",
+    )
+    result = shared_box.execute(kernel, "sleep 0.4; echo whole", language="bash", timeout=20)
+    assert (result.exit_code, result.output) == (0, "whole\n")
+
+
+def test_forged_answers_are_not_taken_for_true_ones(shared_box: Box, kernel: KernelRecord) -> None:
+    shared_box.execute(kernel, FORGE + "a_name_of_mine = 5")
+    lie = {"status": "ok", "matches": ["forged"], "cursor_start": 0, "cursor_end": 0}
+    forged = [{"op": "answer", "id": n, "turn": n, "content": lie} for n in (None, *range(10))]
+    forged += [{"op": "forked", "ok": False, "error": "forged", "turn": n} for n in (None, 1, 2)]
+    shared_box.execute(kernel, LEAVE_A_FORGER.format(seconds=2.5, forged=forged))
+    began = time.monotonic()
+    taken = 0
+    while time.monotonic() - began < 2:
+        assert "a_name_of_mine" in shared_box.complete(kernel, "a_name_of")
+        point = shared_box.checkpoint(kernel)
+        shared_box.drop_checkpoint(kernel, point)
+        taken += 1
+    assert taken
+
+
 # -- nonsense -----------------------------------------------------------------------------------
 
 

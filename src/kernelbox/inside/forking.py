@@ -52,12 +52,12 @@ def branch(interpreter: Interpreter, frame: Frame, fds: list[int]) -> None:
             raise Refused(f"its folder has more than {_MOST_COPIED:,} files; use files='share'")
         return _copy(interpreter, carry_on, fds, force=bool(frame.get("force")))
 
-    _answer(interpreter, fork)
+    _answer(interpreter, frame, fork)
 
 
 def checkpoint(interpreter: Interpreter, frame: Frame, fds: list[int]) -> None:
     """Fork; the copy parks at ``fds`` until it is told to fork a successor."""
-    _answer(interpreter, lambda: park(interpreter, fds))
+    _answer(interpreter, frame, lambda: park(interpreter, fds))
 
 
 def park(
@@ -78,7 +78,10 @@ def park(
     return _copy(interpreter, stay, fds, linger=False, announce=announce)
 
 
-def _answer(interpreter: Interpreter, fork: Callable[[], dict[str, Any] | None]) -> None:
+def _answer(
+    interpreter: Interpreter, frame: Frame, fork: Callable[[], dict[str, Any] | None]
+) -> None:
+    said = {"op": "forked", "turn": frame.get("turn")}
     try:
         facts = fork()
     except Refused as refusal:
@@ -88,10 +91,10 @@ def _answer(interpreter: Interpreter, fork: Callable[[], dict[str, Any] | None])
     else:
         words, danger = "", False
     if words:
-        interpreter.lifeline.send({"op": "forked", "ok": False, "error": words, "danger": danger})
+        interpreter.lifeline.send({**said, "ok": False, "error": words, "danger": danger})
         return
     if facts is not None:
-        interpreter.lifeline.send({"op": "forked", "ok": True, **facts})
+        interpreter.lifeline.send({**said, "ok": True, **facts})
 
 
 def _copy(
@@ -255,6 +258,7 @@ class _Parked:
 
     def _fork(self, frame: Frame, fds: list[int]) -> bool:
         interpreter = self._interpreter
+        said = {"op": "forked", "turn": frame.get("turn")}
 
         def succeed() -> None:
             self._sock.close()
@@ -264,12 +268,12 @@ class _Parked:
         try:
             facts = _copy(interpreter, succeed, fds, linger=False)
         except Refused as refusal:
-            self._say({"op": "forked", "ok": False, "error": str(refusal)})
+            self._say({**said, "ok": False, "error": str(refusal)})
             return False
         if facts is None:
             return True
         changed = self._watch.changes() if self._watch is not None else []
-        self._say({"op": "forked", "ok": True, "changed": changed})
+        self._say({**said, "ok": True, "changed": changed})
         return False
 
     def _say(self, frame: Frame) -> None:

@@ -177,12 +177,13 @@ class Interpreter:
             case "ask":
                 frame["busy"] = self.user_loop.busy
                 content = answer(self.shell, self.comms, frame, self.interrupts, fds)
+                said = {"op": "answer", "turn": frame.get("turn")}
                 try:
-                    self.lifeline.send({"op": "answer", "id": frame["id"], "content": content})
+                    self.lifeline.send({**said, "content": content})
                 except GarbledFrame:
                     words = "the answer is too large to be sent"
                     failure = {"status": "error", "ename": "ValueError", "evalue": words}
-                    self.lifeline.send({"op": "answer", "id": frame["id"], "content": failure})
+                    self.lifeline.send({**said, "content": failure})
             case "begin":
                 self._begin(frame)
                 self.lifeline.send({"op": "begun"})
@@ -216,7 +217,7 @@ class Interpreter:
             facts = {"refused": words}
         if facts is None:
             return False  # the successor: for it, the cell has never been
-        self.lifeline.send({"op": "guarded", **facts})
+        self.lifeline.send({"op": "guarded", "turn": frame.get("turn"), **facts})
         return "refused" not in facts or not frame.get("atomic")
 
     def _run_cell(self, frame: Frame) -> None:
@@ -234,11 +235,12 @@ class Interpreter:
         self.user_loop.before_cell()
         count = shell.execution_count
         silent = bool(frame.get("silent"))
-        reply: dict[str, Any] = {"op": "done", "execution_count": count}
+        turn = frame.get("turn")
+        reply: dict[str, Any] = {"op": "done", "turn": turn, "execution_count": count}
         try:
             with self.interrupts.cell():
                 # An interrupt that comes before this word would be taken for a late one.
-                self.lifeline.send({"op": "running"})
+                self.lifeline.send({"op": "running", "turn": turn})
                 with self._soft_memory():
                     result = shell.run_cell(
                         frame["code"],

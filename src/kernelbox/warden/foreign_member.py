@@ -96,7 +96,7 @@ class ForeignMember:
         self._heard = False
         self._answered_at = 0.0
         self._cell: _Cell | None = None
-        self._question: tuple[str, int] | None = None
+        self._question: str | None = None
 
     # -- what a kernel wants of its member --------------------------------------------------
 
@@ -266,33 +266,32 @@ class ForeignMember:
         self._cell = _Cell(self._channels.request("shell", "execute_request", content))
 
     def _ask(self, frame: Frame) -> None:
-        what, number = str(frame["what"]), int(frame["id"])
+        what = str(frame["what"])
         if what == "background":
-            self._answer(number, {"status": "ok", "background": self.busy})
+            self._answer({"status": "ok", "background": self.busy})
             return
         fields = _QUESTIONS.get(what)
         if fields is None:
             words = f"a foreign kernel cannot be asked {what!r}"
-            self._answer(number, failure("Unsupported", words))
+            self._answer(failure("Unsupported", words))
             return
         content = {name: frame[name] for name in fields if name in frame}
         assert self._channels is not None
         request = self._channels.request("shell", f"{what}_request", content)
-        self._question = (request, number)
+        self._question = request
         words = f"the kernel did not answer in {_ANSWER_PATIENCE:g} s"
         late = failure("TimeoutError", words)
         self._set_deadline(_ANSWER_PATIENCE, lambda: self._give_answer(request, late))
 
     def _give_answer(self, request: str, content: dict[str, Any]) -> None:
-        if self._question is not None and self._question[0] == request:
-            number = self._question[1]
+        if self._question == request:
             self._question = None
             self._set_deadline(None)
-            self._owner.member_said(self, {"op": "answer", "id": number, "content": content})
+            self._owner.member_said(self, {"op": "answer", "content": content})
 
-    def _answer(self, number: int, content: dict[str, Any]) -> None:
+    def _answer(self, content: dict[str, Any]) -> None:
         # Not from within the question: the kernel has not finished asking it.
-        answer = {"op": "answer", "id": number, "content": content}
+        answer = {"op": "answer", "content": content}
         self._reactor.call_soon(lambda: self._owner.member_said(self, answer))
 
     def _answer_input(self, value: str | None) -> None:

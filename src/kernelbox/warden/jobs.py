@@ -20,7 +20,6 @@ class Question:
     fields: dict[str, Any]
     on_answer: Callable[[dict[str, Any] | None], None]
     origin: Any = None
-    id: int = 0
     fds: list[int] = field(default_factory=list)
     with_bash: bool = False
     bash: str | None = None
@@ -29,8 +28,7 @@ class Question:
 
     def request(self) -> Frame:
         """For the interpreter."""
-        ask = {"op": "ask", "what": self.what, "id": self.id, "fds": len(self.fds)}
-        return {**ask, **self.fields}
+        return {**self.fields, "op": "ask", "what": self.what, "fds": len(self.fds)}
 
     def close(self) -> None:
         _close(self.fds)

@@ -73,7 +73,6 @@ class Kernel:
         self.patience = Patience(family.reactor, interrupt=self._interrupt, kill=self._kill)
         self._background = Background()
         self._errands = Errands(self)
-        self._questions = 0
 
     # -- asking for things ------------------------------------------------------------------
 
@@ -82,9 +81,6 @@ class Kernel:
         self.last_used_at = time.time()
         if isinstance(job, Execution) and not job.internal:
             self.attempt_count += 1
-        elif isinstance(job, Question):
-            self._questions += 1
-            job.id = self._questions
         self.queue.add(job)
         if self.ending:
             # It came over a connection that was open when the kernel was ended.
@@ -180,17 +176,18 @@ class Kernel:
         if member is not self.member:
             return
         job = self.current
+        cell = job if isinstance(job, Execution) and job.language != "bash" else None
         match frame.get("op"):
-            case "done" if isinstance(job, Execution) and not self.succession.undoing:
-                self._cell_done(job, frame)
-            case "input_request" if isinstance(job, Execution):
-                self._input_wanted(job, frame)
+            case "done" if cell is not None and not self.succession.undoing:
+                self._cell_done(cell, frame)
+            case "input_request" if cell is not None:
+                self._input_wanted(cell, frame)
             case "answer" if isinstance(job, Question):
                 self._errands.answered(job, frame)
             case "forked" if isinstance(job, ForkOrder):
                 self._errands.forked(job, frame)
-            case "guarded" if isinstance(job, Execution):
-                self.travel.guarded(job, frame)
+            case "guarded" if cell is not None:
+                self.travel.guarded(cell, frame)
             case "begun":
                 self.succession.begun()
             case "install":
@@ -199,8 +196,8 @@ class Kernel:
                 event = event_of(frame)
                 if event is None:
                     return
-                if event["kind"] == "error" and isinstance(job, Execution):
-                    job.error = event["data"]
+                if event["kind"] == "error" and cell is not None:
+                    cell.error = event["data"]
                 self.happened(event)
 
     def member_printed(self, member: Member, name: str, text: str) -> None:

@@ -12,6 +12,7 @@ from kernelbox.inside.channel import Channel
 from kernelbox.reactor import Peer, Reactor
 from kernelbox.warden.hands import Hands, is_member_pid
 from kernelbox.warden.member import parent_of, process_facts, stub_of
+from kernelbox.warden.turns import new_turn
 from kernelbox.wire import Frame
 
 Answer = Callable[[str | None], None]
@@ -37,7 +38,7 @@ class Parked:
         self.on_arrival: Callable[[Parked], None] = lambda _: None
         self.on_end: Callable[[], object] = lambda: None
         self._arrivals: list[Answer] = []
-        self._forks: list[ForkAnswer] = []
+        self._forks: dict[int, ForkAnswer] = {}  # by the turn that the answer must name
         self._peer = Peer(
             reactor, near, on_frame=self._said, on_close=self.exited, ancillary=True, most_fds=0
         )
@@ -68,9 +69,10 @@ class Parked:
             channel.close_far()
             answer("its process was killed", {})
             return
-        self._forks.append(answer)
+        turn = new_turn()
+        self._forks[turn] = answer
         self._signal(signal.SIGCONT)  # should somebody have stopped it
-        order = {"op": "fork", "token": channel.token, "fds": len(channel.far)}
+        order = {"op": "fork", "turn": turn, "token": channel.token, "fds": len(channel.far)}
         self._peer.send(order, channel.far)
         channel.close_far()
 
@@ -102,9 +104,9 @@ class Parked:
         if self.ended:
             return
         self.ended = True
-        forks, self._forks = self._forks, []
+        forks, self._forks = self._forks, {}
         arrivals, self._arrivals = self._arrivals, []
-        for answer in forks:
+        for answer in forks.values():
             answer("its process ended, or did not answer", {})
         for arrived in arrivals:
             arrived("the copy ended, or did not come up")
@@ -133,7 +135,7 @@ class Parked:
                 arrivals, self._arrivals = self._arrivals, []
                 for arrived in arrivals:
                     arrived(None)
-            case "forked" if self._forks:
-                answer = self._forks.pop(0)
+            case "forked" if isinstance(turn := frame.get("turn"), int) and turn in self._forks:
+                answer = self._forks.pop(turn)
                 failure = None if frame.get("ok") else str(frame.get("error") or "the fork failed")
                 answer(failure, frame)

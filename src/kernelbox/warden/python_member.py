@@ -16,6 +16,7 @@ from kernelbox.warden.exits import Exit, explain
 from kernelbox.warden.hands import Hands, is_member_pid
 from kernelbox.warden.member import MemberOwner, stub_of
 from kernelbox.warden.streams import Streams
+from kernelbox.warden.turns import OF_A_TURN, Turns
 from kernelbox.wire import Frame
 
 _EXIT_PATIENCE = 1.0
@@ -45,6 +46,7 @@ class PythonMember:
         self.ended: Exit | None = None
         self.killed_by_us: str | None = None
         self.oom_before = 0
+        self._turns = Turns()
         self._entering = False
         self._interrupt_due = False
         self._distrusted = False
@@ -77,6 +79,7 @@ class PythonMember:
     def send(self, frame: Frame, fds: list[int] | None = None) -> None:
         if frame["op"] == "run":
             self._entering, self._interrupt_due = True, False
+        self._turns.number(frame)
         self._peer.send(frame, fds or ())
 
     def is_running_as(self, pid: int) -> None:
@@ -198,14 +201,17 @@ class PythonMember:
         self.kill(self.killed_by_us or _NONSENSE)
 
     def _heard(self, frame: Frame) -> None:
-        if frame["op"] == "hello":
-            if not self._greeted_by(frame["sender"], frame.get("pid")):
+        op = frame["op"]
+        if op in OF_A_TURN:
+            if not self._turns.admit(frame):
                 return
-        elif frame["op"] in ("running", "done"):
-            self._entering = False
-            if self._interrupt_due and frame["op"] == "running":
-                self._interrupt_due = False
-                self.interrupt()
+            if op in ("running", "done"):
+                self._entering = False
+                if self._interrupt_due and op == "running":
+                    self._interrupt_due = False
+                    self.interrupt()
+        elif op == "hello" and not self._greeted_by(frame["sender"], frame.get("pid")):
+            return
         self._owner.member_said(self, frame)
 
     def _greeted_by(self, pid: int, inner_pid: object) -> bool:

@@ -38,9 +38,9 @@ class _End:
     def say(self, frame: Frame) -> None:
         self.sock.sendall(encode(frame))
 
-    def hear(self) -> None:
-        """Wait until the warden has said something. Not for ever: a root that hangs in its
-        rehearsal would be worse than one that has not rehearsed."""
+    def hear(self) -> Frame:
+        """Wait until the warden has said something; the last of it. Not for ever: a root that hangs
+        in its rehearsal would be worse than one that has not rehearsed."""
         for patience in (0, *[_TURN] * _MOST_TURNS):
             if patience:
                 self._scene.turn()
@@ -51,10 +51,11 @@ class _End:
                 continue
             if not data:
                 raise ConnectionError("the warden hung up")
-            for frame in self._decoder.feed(data):
+            for frame in (frames := self._decoder.feed(data)):
                 if "error" in frame:
                     raise RuntimeError(f"the warden refused: {frame['error']}")
-                return
+            if frames:
+                return frames[-1]
         raise TimeoutError("the warden had nothing to say")
 
 
@@ -137,10 +138,12 @@ class _Scene:
                 "timeout": 60.0,
             }
         )
-        self._interpreter.hear()
+        turn = self._interpreter.hear()["turn"]
         result = {"data": {"text/plain": "2"}, "execution_count": number, "metadata": {}}
         self._interpreter.say({"op": "result", **result})
-        self._interpreter.say({"op": "done", "ok": True, "execution_count": number, "payload": []})
+        self._interpreter.say(
+            {"op": "done", "turn": turn, "ok": True, "execution_count": number, "payload": []}
+        )
         self._client.hear()
 
     def close_unused(self) -> None:
