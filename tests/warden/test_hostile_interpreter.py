@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import psutil
 import pytest
@@ -334,6 +335,20 @@ def test_forged_answers_are_not_taken_for_true_ones(shared_box: Box, kernel: Ker
         shared_box.drop_checkpoint(kernel, point)
         taken += 1
     assert taken
+
+
+def test_an_interpreter_begins_once(shared_box: Box, tmp_path: Path) -> None:
+    """Startup code that a cell has run again, and that dies, was a bad start and not a loss."""
+    code = "import os\nbegun = globals().get('begun', 0) + 1\nif os.path.exists('die'): os._exit(3)"
+    with Box(replace(shared_box.settings, startup_code=code)) as box:
+        kernel = box.get_or_create("begins-once", cwd=str(tmp_path))
+        try:
+            box.execute(kernel, FORGE + "open('die', 'w').close()\nx = 5")
+            box.execute(kernel, "os.write(LIFELINE, frame({'op': 'begun'}))")
+            result = box.execute(kernel, "x, begun")
+            assert (result.state, result.epoch, result.return_value) == ("kept", 1, "(5, 1)")
+        finally:
+            box.destroy(kernel)
 
 
 # -- nonsense -----------------------------------------------------------------------------------

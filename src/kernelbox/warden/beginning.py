@@ -26,12 +26,14 @@ class Beginning:
         """Whether its caller has been told that it is there, before it said so itself."""
         self.skip_startup = False
         """For the next interpreter: it is not a new one."""
+        self._ordered = False
         self._startup: Execution | None = None  # while it is waited for
         self._waiters: list[Waiter] = []
 
     def order(self) -> Frame:
         """What a new interpreter is told: folder, environment, limits."""
         self.ready = self.handed_out = False
+        self._ordered = True
         identity = self._identity
         if identity.profile == "open":  # behind walls, folders are others
             identity.note(_why_not_entered(identity.cwd))
@@ -60,7 +62,14 @@ class Beginning:
             self.tell(None)
 
     def begun(self) -> Execution | None:
-        """It is the caller's now; what is left to run before anything else."""
+        """It is the caller's now; what is left to run before anything else.
+
+        That is said once. A cell that says it again would have startup code run in its own midst,
+        and its death there taken for a bad start and not for a loss.
+        """
+        if not self._ordered:
+            return None
+        self._ordered = False
         code = self._identity.startup_code
         skipped, self.skip_startup = self.skip_startup, False
         if not code or skipped:
@@ -79,6 +88,7 @@ class Beginning:
 
     def taken_over(self) -> None:
         """By the copy of a fork, which is somebody already."""
+        self._ordered = False
         self.ready = True
         self.tell(None)
 
