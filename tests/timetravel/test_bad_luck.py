@@ -245,6 +245,26 @@ def test_undo_leaves_the_shell_alone(hasty: Callable[..., Box]) -> None:
         assert value(box, kernel, "echo $v", language="bash") == "1\n"
 
 
+def test_undo_ends_the_command_that_runs_and_no_cell_in_its_place(
+    hasty: Callable[..., Box],
+) -> None:
+    """The shell went on with it, and told of its end when a cell ran: that was the cell's end."""
+    with hasty(undo=3) as box, ThreadPoolExecutor(1) as pool:
+        kernel = box.get_or_create("k")
+        value(box, kernel, "import time; x = 1")
+        value(box, kernel, "x = 2")
+        running = pool.submit(
+            box.execute, kernel, "sleep 1 & sleep 1; echo late", language="bash", timeout=20
+        )
+        wait_until(lambda: box.status(kernel)["running"], what="the command to run")
+        box.undo(kernel)
+        result = running.result(10)
+        assert (result.status, result.state, result.output) == ("error", "rewound", "")
+        assert any("the bash session was ended" in note for note in result.notes)
+        assert value(box, kernel, "time.sleep(1.5); x") == "1"
+        assert value(box, kernel, "echo whole", language="bash") == "whole\n"
+
+
 def test_two_undos_at_once_are_both_answered(hasty: Callable[..., Box]) -> None:
     with hasty(undo=9) as box:
         kernel = box.get_or_create("k")

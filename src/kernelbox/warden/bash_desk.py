@@ -66,6 +66,19 @@ class BashDesk:
             self.shell = None
         self._past = past
 
+    def abandon(self) -> None:
+        """Whoever it works for is about to be answered for, while it works on: nobody would hear
+        its answer, or somebody else would. The next command gets a new shell."""
+        job = self._command()
+        if self.shell is None or not (job or self.is_asked):
+            return
+        if job is not None:
+            job.notes.append(
+                "the bash session was ended with the command; the next one gets a new session, "
+                "without its folder, exports and functions"
+            )
+        self.renew(None, spare_jobs=True)
+
     def kill(self, why: str) -> None:
         if self.shell is not None:
             self.shell.kill(why)
@@ -78,12 +91,11 @@ class BashDesk:
 
     def bash_ready(self, code: str) -> None:
         """Hand the command to the shell, which keeps it until it is up."""
-        job = self._kernel.current
         assert self.shell is not None
         try:
             self.shell.run(self._kernel.packages.for_shell(self.shell) + code)
         except ValueError as error:
-            if isinstance(job, Execution):
+            if (job := self._command()) is not None:
                 job.reply = {"ok": False, "execution_count": None}
                 self._kernel.finish(job, outcomes.failed("ValueError", str(error)))
 
@@ -92,8 +104,7 @@ class BashDesk:
 
     def bash_done(self, exit_code: int) -> None:
         """The shell has come back to its prompt."""
-        job = self._kernel.current
-        if not isinstance(job, Execution):
+        if (job := self._command()) is None:
             return
         job.reply = {"ok": exit_code == 0, "execution_count": None}
         self._finish(job, outcomes.of_command(job, exit_code))
@@ -101,8 +112,7 @@ class BashDesk:
     def bash_ended(self, exit: Exit) -> None:
         """The shell is gone: ``exit`` in the command, or it was killed."""
         self.shell = None
-        job = self._kernel.current
-        if self._kernel.ending or not isinstance(job, Execution) or job.language != "bash":
+        if self._kernel.ending or (job := self._command()) is None:
             return
         job.reply = {"ok": False, "execution_count": None}
         ended = "ended" if exit.code < 128 else "was killed"
@@ -122,6 +132,11 @@ class BashDesk:
             cause = "the command failed; variables, functions and folder are as they were before it"
             outcome = outcomes.undone(outcome, cause, self._kernel.truth)
         self._kernel.finish(job, outcome)
+
+    def _command(self) -> Execution | None:
+        """What the shell runs for somebody; a cell that runs beside it is none of its business."""
+        job = self._kernel.current
+        return job if isinstance(job, Execution) and job.language == "bash" else None
 
     def _cwd(self) -> str | None:
         if self.shell is not None and self.shell.pid:

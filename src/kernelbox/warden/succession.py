@@ -73,6 +73,7 @@ class Succession:
         if self._kernel.ending:
             member.kill(cause)
             return
+        self._kernel.bash.abandon()
         self._abandon(Loss("rewound", f"aborted: {cause}", "Aborted"))
         self._kernel.truth.told()  # who rewinds knows
         self.adopt(member)
