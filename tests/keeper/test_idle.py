@@ -148,3 +148,12 @@ def test_streaming_and_status_do_not_wake_the_dead(
         with pytest.raises(KernelLost, match="idle"):
             call()
     assert shared_box.destroy(record) is False
+
+
+def test_a_cell_that_dies_was_in_use_until_then(shared_box: Box) -> None:
+    """Or the kernel of a long one would be idle, by the clock, in the moment it had died."""
+    kernel = shared_box.get_or_create("dying")
+    began = time.time()
+    shared_box.execute(kernel, "import os, time; time.sleep(1); os._exit(1)")
+    assert shared_box.status(kernel)["kernel"]["last_used_at"] >= began + 1
+    shared_box.destroy(kernel)

@@ -257,15 +257,16 @@ class Kernel:
 
     def next(self) -> None:
         """The current job has been answered for."""
-        self.last_used_at = time.time()
         self.release()
-        self.family.kernel_stirred(self)
         self.pump()
 
     def release(self) -> Job | None:
         """Nobody works on the current job any more."""
         job, self.current = self.current, None
         self.patience.end()
+        if job is not None:
+            self.last_used_at = time.time()
+            self.family.kernel_stirred(self)
         return job
 
     def abort_queue(self, loss: Loss) -> None:
