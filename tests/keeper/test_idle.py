@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kernelbox import Box, KernelLost, KernelRecord, Settings
+from kernelbox.wire import Decoder, Frame, encode
 
 Waiting = Callable[..., None]
 
@@ -156,4 +158,22 @@ def test_a_cell_that_dies_was_in_use_until_then(shared_box: Box) -> None:
     began = time.time()
     shared_box.execute(kernel, "import os, time; time.sleep(1); os._exit(1)")
     assert shared_box.status(kernel)["kernel"]["last_used_at"] >= began + 1
+    shared_box.destroy(kernel)
+
+
+def test_to_be_asked_whether_it_is_idle_is_no_use(shared_box: Box) -> None:
+    kernel = shared_box.get_or_create("asked")
+    shared_box.execute(kernel, "import asyncio; task = asyncio.create_task(asyncio.sleep(60))")
+    used_at = shared_box.status(kernel)["kernel"]["last_used_at"]
+    with socket.socket(socket.AF_UNIX) as keeper:
+        keeper.settimeout(20)
+        keeper.connect(kernel.address)
+        decoder = Decoder()
+        for number, order in enumerate(({"op": "watch"}, {"op": "retire", "idle": 0.0})):
+            keeper.sendall(encode({"id": number, "kernel_id": kernel.kernel_id, **order}))
+            answers: list[Frame] = []
+            while not answers:
+                answers = [frame for frame in decoder.feed(keeper.recv(1 << 16)) if "id" in frame]
+    assert answers[0]["reply"] == {"retired": False}
+    assert shared_box.status(kernel)["kernel"]["last_used_at"] == used_at
     shared_box.destroy(kernel)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from kernelbox.inside.changes import Folder
 from kernelbox.spool import Event, Spool
@@ -23,6 +23,8 @@ Subscriber = Callable[[int, Event], None]
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Execution:
     """A cell or a bash command: what was asked for, and what has become of it so far."""
+
+    is_use: ClassVar[bool] = True
 
     id: str
     code: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from kernelbox.reactor import Timer
 from kernelbox.warden.execution import Execution
@@ -25,6 +25,8 @@ class Question:
     bash: str | None = None
     deadline: Timer | None = None
     patience: float = 60.0  # once it has its turn; only with_bash, for a shell may not answer
+    is_use: bool = True
+    """Whether the kernel is used by it: not if it is only asked whether anything goes on."""
 
     def request(self) -> Frame:
         """For the interpreter."""
@@ -38,6 +40,8 @@ class Question:
 class ForkOrder:
     """A branch or a checkpoint that waits for its turn; ``on_fork(error, facts)`` says what became
     of it."""
+
+    is_use: ClassVar[bool] = True
 
     order: Frame
     fds: list[int]

@@ -78,7 +78,8 @@ class Kernel:
 
     def submit(self, job: Job) -> None:
         """Queue a job; it starts when all before it have ended."""
-        self.last_used_at = time.time()
+        if job.is_use:
+            self.last_used_at = time.time()
         if isinstance(job, Execution) and not job.internal:
             self.attempt_count += 1
         self.queue.add(job)
@@ -264,7 +265,7 @@ class Kernel:
         """Nobody works on the current job any more."""
         job, self.current = self.current, None
         self.patience.end()
-        if job is not None:
+        if job is not None and job.is_use:
             self.last_used_at = time.time()
             self.family.kernel_stirred(self)
         return job

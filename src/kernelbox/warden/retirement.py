@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from kernelbox.warden.jobs import Question
+
 if TYPE_CHECKING:
     from kernelbox.warden.kernel import Kernel
 
@@ -26,7 +28,6 @@ def propose(
         return time.time() - kernel.last_used_at >= idle
 
     def answered(content: dict[str, Any] | None) -> None:
-        kernel.last_used_at = used_at
         # The question itself is what runs now; nothing may wait behind it.
         if content is None or content.get("background") or kernel.queue or not unused():
             answer({"retired": False})
@@ -37,5 +38,4 @@ def propose(
     if kernel.busy or not unused() or is_parent or kernel.background_work():
         answer({"retired": False, "last_used_at": kernel.last_used_at})
         return
-    used_at = kernel.last_used_at
-    kernel.ask("background", {}, on_answer=answered)
+    kernel.submit(Question("background", {}, answered, is_use=False))
