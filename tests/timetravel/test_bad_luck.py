@@ -171,6 +171,20 @@ def test_a_copy_of_a_busy_kernel_is_given_up_in_time(hasty: Callable[..., Box]) 
         assert [record.name for record in box.list_kernels()] == ["k"]
 
 
+def test_a_kernel_whose_start_failed_can_go_back(hasty: Callable[..., Box], tmp_path: Path) -> None:
+    """It waited until the kernel was ready, and nobody was about to make it so."""
+    code = "import os\nif os.path.exists('bad'): os._exit(3)"
+    with hasty(startup_code=code) as box, ThreadPoolExecutor(1) as pool:
+        kernel = box.get_or_create("k", cwd=str(tmp_path))
+        value(box, kernel, "x = 1")
+        box.checkpoint(kernel, "good")
+        (tmp_path / "bad").touch()
+        with pytest.raises(StartupFailed, match="exit code 3"):
+            box.restart(kernel)
+        assert pool.submit(box.rewind, kernel, "good").result(30).status == "idle"
+        assert value(box, kernel, "x") == "1"
+
+
 # -- files of its own -------------------------------------------------------------------------
 
 

@@ -87,7 +87,7 @@ class Kernel:
             # It came over a connection that was open when the kernel was ended.
             self.abort_queue(Loss("lost", "the kernel was ended", "KernelEnded"))
             return
-        if self.member is None and not self.succession.undoing:
+        if self.succession.is_down:
             self.succession.start()
         self.pump()
 

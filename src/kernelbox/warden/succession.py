@@ -25,6 +25,11 @@ class Succession:
         self.undoing = False
         """Whether a cell has failed and its namespace is being taken back."""
 
+    @property
+    def is_down(self) -> bool:
+        """Whether there is no interpreter, and none comes by itself: the last start failed."""
+        return self._kernel.member is None and not self.undoing
+
     # -- starting ---------------------------------------------------------------------------
 
     def start(self, member: Member | None = None) -> None:

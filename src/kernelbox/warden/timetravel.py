@@ -212,7 +212,10 @@ class TimeTravel:
             # A start that failed is no reason not to go back to better times.
             self._succeed(point, arrived, failed)
 
-        kernel.when_ready(go)
+        if kernel.succession.is_down:
+            go(None)
+        else:
+            kernel.when_ready(go)
 
     # -- cells that may have to be undone ---------------------------------------------------
 
