@@ -20,6 +20,7 @@ from kernelbox import (
     KernelRecord,
     Settings,
     StartupFailed,
+    Unsupported,
 )
 
 Waiting = Callable[..., None]
@@ -248,6 +249,18 @@ def test_undo_knows_nothing_of_abandoned_timelines(hasty: Callable[..., Box]) ->
         box.restart(kernel)
         with pytest.raises(CheckpointNotFound):
             box.undo(kernel)
+
+
+def test_a_cell_that_was_refused_is_not_one_that_undo_counts(hasty: Callable[..., Box]) -> None:
+    with hasty(undo=5) as box:
+        kernel = box.get_or_create("k")
+        value(box, kernel, "x = 1")
+        value(box, kernel, "import threading, time\nx = 2\n"
+              "threading.Thread(target=time.sleep, args=(60,), daemon=True).start()")  # fmt: skip
+        with pytest.raises(Unsupported, match="it cannot be atomic"):
+            box.execute(kernel, "x = 3", atomic=True)
+        box.undo(kernel)
+        assert value(box, kernel, "x") == "1"
 
 
 def test_undo_leaves_the_shell_alone(hasty: Callable[..., Box]) -> None:

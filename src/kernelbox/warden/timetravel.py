@@ -244,6 +244,7 @@ class TimeTravel:
         if refusal := facts.get("refused"):
             self._guards.pop(job).parked.drop()
             if job.atomic:
+                self._kernel.cells = guard.cells  # it does not count
                 words = f"the cell was not run: it cannot be atomic, because {refusal}"
                 self._kernel.refuse(job, Unsupported(words))
             else:
