@@ -27,11 +27,9 @@ class Errands:
             self._expect(job)
 
         def go(past: str | None) -> None:
-            if kernel.current is job and kernel.member is not None:
+            if kernel.current is job:
                 kernel.patience.end()  # the shell has answered; the question takes what it takes
-                job.bash = past
-                kernel.member.send(job.request(), job.fds)
-                job.close()
+                self._send(job, past)
 
         self._with_past(job, go)
 
@@ -41,10 +39,8 @@ class Errands:
         self._expect(job)
 
         def go(past: str | None) -> None:
-            if kernel.current is job and kernel.member is not None:
-                job.bash = past
-                kernel.member.send(job.request(), job.fds)
-                job.close()
+            if kernel.current is job:
+                self._send(job, past)
 
         self._with_past(job, go)
 
@@ -56,6 +52,19 @@ class Errands:
         error = None if frame.get("ok") else str(frame.get("error") or "the fork failed")
         job.on_fork(error, frame)
         self._kernel.next()
+
+    def _send(self, job: ForkOrder | Question, past: str | None) -> None:
+        member = self._kernel.member
+        if member is None:
+            return
+        job.bash = past
+        try:
+            member.send(job.request(), job.fds)
+        except Exception as error:  # noqa: BLE001
+            # Our own failure (no descriptors are left, say): who asked hears of it.
+            self._fail(job, "InternalError", repr(error))
+        else:
+            job.close()
 
     def _with_past(self, job: ForkOrder | Question, go: Callable[[str | None], None]) -> None:
         """Ask the shell, if it matters, what another would need to take over."""
@@ -72,15 +81,17 @@ class Errands:
     def _too_late(self, job: ForkOrder | Question) -> None:
         """A hook of the user's hangs in the fork, or the shell does not answer. What waits behind
         it has timeouts of its own."""
-        kernel = self._kernel
-        job.close()
         words = f"the fork did not end within {job.patience:g} s"
-        if kernel.bash.is_asked:
+        if self._kernel.bash.is_asked:
             words = f"the shell did not answer within {job.patience:g} s, and was ended"
-            kernel.bash.renew(None)
+            self._kernel.bash.renew(None)
+        self._fail(job, "TimeoutError", words)
+
+    def _fail(self, job: ForkOrder | Question, ename: str, words: str) -> None:
+        job.close()
         if isinstance(job, ForkOrder):
             job.on_fork(words, {})
         else:
-            failure = {"status": "error", "ename": "TimeoutError", "evalue": words}
-            kernel.results.answer(job, failure)
-        kernel.next()
+            failure = {"status": "error", "ename": ename, "evalue": words}
+            self._kernel.results.answer(job, failure)
+        self._kernel.next()

@@ -250,6 +250,7 @@ class Kernel:
                     self._start(job)
                 except Exception as error:  # noqa: BLE001
                     # Our own failure: the caller hears of it, and the kernel goes on.
+                    self.travel.not_sent(job)
                     self.finish(job, outcomes.failed("InternalError", repr(error)))
             elif isinstance(job, Question):
                 self._errands.ask(job)

@@ -36,7 +36,12 @@ class Succession:
         """Start one (or take a spare) and make it the caller's: folder, environment, seed."""
         kernel = self._kernel
         begin = kernel.beginning.order()
-        kernel.member = member = member or kernel.family.start_interpreter(kernel)
+        try:
+            kernel.member = member = member or kernel.family.start_interpreter(kernel)
+        except OSError as error:
+            # No descriptors, no memory. Who waits hears of it, or would wait for ever.
+            self._start_failed(f"no interpreter can be started: {error.strerror}")
+            return
         member.give_to(kernel)
         member.send(begin)
         # Now, and not only before its first cell: it may be killed before it has had one.

@@ -235,6 +235,12 @@ class TimeTravel:
         if (guard := self._guards.get(job)) is not None:
             guard.parked.handed_over()
 
+    def not_sent(self, job: Execution) -> None:
+        """The order could not be given."""
+        if (guard := self._guards.pop(job, None)) is not None:
+            self._kernel.cells = guard.cells
+            guard.parked.drop()
+
     def guarded(self, job: Execution, facts: Frame) -> None:
         """The interpreter has parked a copy before the cell, or could not."""
         guard = self._guards.get(job)
