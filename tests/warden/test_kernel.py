@@ -12,6 +12,7 @@ import pytest
 
 from kernelbox.reactor import Reactor
 from kernelbox.warden.execution import Execution
+from kernelbox.warden.exits import Exit
 from kernelbox.warden.identity import Identity
 from kernelbox.warden.jobs import ForkOrder, Question
 from kernelbox.warden.kernel import Kernel
@@ -54,6 +55,9 @@ class House:
         self.members.append(Player())
         return self.members[-1]
 
+    def start_bash(self, kernel: Kernel, cwd: str) -> Player:
+        return Player()
+
     def parked_arrived(self, parked: object) -> None: ...
     def kernel_changed(self, kernel: Kernel) -> None: ...
     def kernel_stirred(self, kernel: Kernel) -> None: ...
@@ -78,6 +82,30 @@ def begin(kernel: Kernel, house: House) -> Player:
     member = house.members[-1]
     kernel.member_said(cast(Any, member), {"op": "begun"})
     return member
+
+
+@pytest.mark.parametrize("startup", [None, "x = 1"])
+def test_a_command_is_answered_also_if_python_does_not_come_up_again_meanwhile(
+    kernel: Kernel, house: House, startup: str | None
+) -> None:
+    """Startup code that waited for the command to end took it along, unanswered."""
+    kernel.identity.startup_code = startup
+    first = begin(kernel, house)
+    kernel.member_said(cast(Any, first), {"op": "done", "ok": True})
+    command = Execution("a", "sleep 9", language="bash")
+    kernel.submit(command)
+    assert kernel.current is command
+    kernel.member_ended(cast(Any, first), Exit(9, "died of SIGKILL"))
+    second = house.members[-1]
+    assert second is not first
+    if startup:
+        kernel.member_said(cast(Any, second), {"op": "begun"})
+    kernel.member_ended(cast(Any, second), Exit(9, "died of SIGKILL"))
+    assert kernel.current is command
+    kernel.bash.bash_done(0)
+    assert command.result is not None
+    assert (command.result["status"], command.result["state"]) == ("success", "lost")
+    assert kernel.current is None
 
 
 def run(kernel: Kernel, name: str = "cell") -> Execution:

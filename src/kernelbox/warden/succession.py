@@ -143,6 +143,8 @@ class Succession:
             self.undo(job, outcomes.of_death(job, exit.ename, exit.cause))
             return
         if bad_start is not None:
+            if isinstance(job, Execution) and job.internal:
+                kernel.release()  # startup code, which ran for nobody; a shell may run for somebody
             self._start_failed(bad_start)
             return
         loss = Loss("lost", exit.cause, exit.ename)
@@ -165,7 +167,6 @@ class Succession:
     def _start_failed(self, words: str) -> None:
         """A broken start is never tried again by itself; the next request tries once more."""
         kernel = self._kernel
-        kernel.release()  # startup code, if anything: that ran for nobody
         kernel.beginning.tell(words)
         kernel.abort_queue(Loss("lost", words, "StartupFailed"))
 
