@@ -84,6 +84,22 @@ def begin(kernel: Kernel, house: House) -> Player:
     return member
 
 
+def test_a_restart_in_the_midst_of_startup_code_waits_for_its_own(
+    kernel: Kernel, house: House
+) -> None:
+    kernel.identity.startup_code = "x = 1"
+    told: list[str] = []
+    kernel.when_ready(lambda failure: told.append(f"first: {failure}"))
+    begin(kernel, house)
+    kernel.succession.restart(lambda failure: told.append(f"second: {failure}"))
+    assert len(told) == 1
+    assert "KernelRestarted" in told[0]
+    member = house.members[-1]
+    kernel.member_said(cast(Any, member), {"op": "begun"})
+    kernel.member_said(cast(Any, member), {"op": "done", "ok": True})
+    assert told[1:] == ["second: None"]
+
+
 @pytest.mark.parametrize("startup", [None, "x = 1"])
 def test_a_command_is_answered_also_if_python_does_not_come_up_again_meanwhile(
     kernel: Kernel, house: House, startup: str | None

@@ -51,6 +51,10 @@ class Beginning:
         else:
             self._waiters.append(waiter)
 
+    def when_next_ready(self, waiter: Waiter) -> None:
+        """The same of the interpreter that is about to be ordered, however far this one is."""
+        self._waiters.append(waiter)
+
     def started(self) -> None:
         """Its process is there. Nobody has to wait for it to settle in: cells queue until then.
 

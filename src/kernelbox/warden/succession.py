@@ -75,7 +75,7 @@ class Succession:
         kernel.truth.told()  # the caller of restart knows
         kernel.bash.renew(None)
         kernel.travel.restarted()
-        kernel.beginning.when_ready(on_ready)
+        kernel.beginning.when_next_ready(on_ready)
         self.start()
 
     def rewind(self, member: Member, cause: str) -> None:
