@@ -239,11 +239,16 @@ def test_a_second_hello_changes_nothing(shared_box: Box, kernel: KernelRecord) -
 
 # -- forged ends --------------------------------------------------------------------------------
 
-MY_TURN = """
-at = sys._getframe()
-while not at.f_code.co_filename.endswith('inside/interpreter.py'): at = at.f_back
-turn = at.f_locals['frame'].get('turn')
+SPY = """
+from kernelbox.inside.shell import outbox
+turn, true_send = None, outbox.lifeline.send
+def send(fields):
+    global turn
+    turn = fields.get('turn', turn)
+    true_send(fields)
+outbox.lifeline.send = send
 """
+"""From then on, a cell knows its own turn, and can forge what an interpreter would say in it."""
 
 LEAVE_A_FORGER = """
 if ctypes.CDLL(None).fork() == 0:
@@ -261,13 +266,15 @@ def test_a_forged_end_of_a_cell_does_not_shift_the_results_of_the_next(
     shared_box: Box, kernel: KernelRecord, times: int
 ) -> None:
     """The true end comes when the next cell runs. Once, it was taken for the end of that one."""
-    shared_box.execute(kernel, FORGE)
-    shared_box.execute(
+    shared_box.execute(kernel, FORGE + SPY)
+    forged = shared_box.execute(
         kernel,
-        MY_TURN + "end = {'op': 'done', 'turn': turn, 'ok': True, 'execution_count': 77}\n"
+        "end = {'op': 'done', 'turn': turn, 'ok': True, 'execution_count': 77}\n"
         f"for n in range({times}): os.write(LIFELINE, frame(end))\n"
         "time.sleep(0.2)\n'of the forger'",
     )
+    assert (forged.execution_count, forged.return_value) == (77, None), "the lie is its own"
+    assert shared_box.execute(kernel, "x = 1", timeout=20).return_value is None
     for n in range(4):
         result = shared_box.execute(kernel, f"print({n}); {n} * 11", timeout=20)
         assert (result.status, result.return_value) == ("success", str(n * 11))
@@ -310,10 +317,10 @@ def test_a_forged_end_of_a_cell_is_not_the_end_of_a_bash_command(
     shared_box: Box, kernel: KernelRecord
 ) -> None:
     """A thread that knows the turn of its own cell says once more that it is done."""
-    shared_box.execute(kernel, FORGE)
+    shared_box.execute(kernel, FORGE + SPY)
     shared_box.execute(
         kernel,
-        MY_TURN + "end = frame({'op': 'done', 'turn': turn, 'ok': True})\n"
+        "end = frame({'op': 'done', 'turn': turn, 'ok': True})\n"
         "def say():\n    for n in range(600): os.write(LIFELINE, end); time.sleep(0.002)\n"
         "threading.Thread(target=say).start()",
     )

@@ -56,6 +56,15 @@ def test_turns_cannot_be_guessed() -> None:
     assert len(steps) == 999
 
 
+def test_a_value_belongs_to_its_turn() -> None:
+    turns = Turns()
+    assert not turns.names({"op": "result", "turn": None})
+    first = {"op": "result", "turn": asked(turns)}
+    assert turns.names(first)
+    asked(turns)
+    assert not turns.names(first)
+
+
 @pytest.mark.parametrize("op", ["begin", "prime", "input", "packages", "installed"])
 def test_what_is_not_answered_has_no_turn(op: str) -> None:
     request = {"op": op}

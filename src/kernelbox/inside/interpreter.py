@@ -235,7 +235,7 @@ class Interpreter:
         self.user_loop.before_cell()
         count = shell.execution_count
         silent = bool(frame.get("silent"))
-        turn = frame.get("turn")
+        turn = outbox.turn = frame.get("turn")
         reply: dict[str, Any] = {"op": "done", "turn": turn, "execution_count": count}
         try:
             with self.interrupts.cell():

@@ -57,6 +57,8 @@ class Outbox:
     def __init__(self) -> None:
         self.lifeline: Lifeline | None = None
         self.face: Face = "text"
+        self.turn: int | None = None
+        """Of the cell that runs; its value belongs to that turn and to no other."""
         self.stdin_allowed = False
         self.error: dict[str, Any] | None = None
 
@@ -155,6 +157,7 @@ class ResultHook(DisplayHook):
         data, metadata = outbox.bundle(format_dict, md_dict)
         frame = {
             "op": "result",
+            "turn": outbox.turn,
             "data": data,
             "metadata": metadata,
             "execution_count": self.prompt_count,

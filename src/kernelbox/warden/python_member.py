@@ -210,6 +210,9 @@ class PythonMember:
                 if self._interrupt_due and op == "running":
                     self._interrupt_due = False
                     self.interrupt()
+        elif op == "result":
+            if not self._turns.names(frame):
+                frame["op"] = "display"  # to be seen, but the value of no cell
         elif op == "hello" and not self._greeted_by(frame["sender"], frame.get("pid")):
             return
         self._owner.member_said(self, frame)

@@ -140,7 +140,7 @@ class _Scene:
         )
         turn = self._interpreter.hear()["turn"]
         result = {"data": {"text/plain": "2"}, "execution_count": number, "metadata": {}}
-        self._interpreter.say({"op": "result", **result})
+        self._interpreter.say({"op": "result", "turn": turn, **result})
         self._interpreter.say(
             {"op": "done", "turn": turn, "ok": True, "execution_count": number, "payload": []}
         )

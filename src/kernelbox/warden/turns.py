@@ -36,12 +36,16 @@ class Turns:
         if frame["op"] in _BEGIN:
             self._open = frame["turn"] = new_turn()
 
+    def names(self, frame: Frame) -> bool:
+        """Whether a frame names the turn that it is."""
+        return self._open is not None and frame.get("turn") == self._open
+
     def admit(self, frame: Frame) -> bool:
         """Whether something of a turn is said in its turn. Its end is said once."""
-        if self._open is None:
-            return False
         op = frame["op"]
-        if op != "input_request" and frame.get("turn") != self._open:
+        if op == "input_request":
+            return self._open is not None
+        if not self.names(frame):
             return False
         if op in _END:
             self._open = None
