@@ -263,6 +263,28 @@ def test_a_cell_that_was_refused_is_not_one_that_undo_counts(hasty: Callable[...
         assert value(box, kernel, "x") == "1"
 
 
+def test_output_from_between_cells_is_not_lost_with_a_cell_that_was_refused(
+    shared_box: Box, kernel: KernelRecord, tmp_path: Path
+) -> None:
+    said = tmp_path / "said"
+    value(
+        shared_box,
+        kernel,
+        "import pathlib, threading, time\ndef talk():\n    time.sleep(0.2)\n"
+        f"    print(('y' * 69 + chr(10)) * 1000, flush=True); pathlib.Path({str(said)!r}).touch(); time.sleep(60)\n"
+        "threading.Thread(target=talk, daemon=True).start()",
+    )
+    wait_until(said.exists, what="the thread to have talked")
+    for _ in range(3):
+        with pytest.raises(Unsupported, match="it cannot be atomic"):
+            shared_box.execute(kernel, "x = 3", atomic=True)
+    folder = f"/proc/{pid_of(shared_box, kernel, 'warden')}/fd"
+    links = [os.readlink(f"{folder}/{name}") for name in os.listdir(folder)]
+    assert not [link for link in links if "/spool-" in link], "spools that are still open"
+    result = shared_box.execute(kernel, "None")
+    assert "yyy" in "".join(item.text for item in result.outputs)
+
+
 def test_undo_leaves_the_shell_alone(hasty: Callable[..., Box]) -> None:
     with hasty(undo=3) as box:
         kernel = box.get_or_create("k")

@@ -40,3 +40,11 @@ class Background:
             job.add(event)
         self._events.clear()
         self._size = self._dropped = 0
+
+    def take_back(self, job: Execution) -> None:
+        """It was not run after all, and the next one shall have its output."""
+        if job.spool is not None:
+            for _, event in job.spool.read(0, at_most=_MOST):
+                self.add(event)
+            job.spool.delete()
+            job.spool = None

@@ -326,6 +326,7 @@ class Kernel:
 
     def refuse(self, job: Execution, refusal: BoxError) -> None:
         """Answer the current execution with an error of ours: it was not run."""
+        self._background.take_back(job)
         self.results.refuse(job, refusal)
         self.next()
 
