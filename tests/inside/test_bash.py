@@ -513,7 +513,7 @@ def test_an_interrupt_right_after_the_start_ends_the_command(shell: Shell) -> No
 
 def test_a_graceful_program_ends_the_command_with_it(shell: Shell) -> None:
     """Bash alone would carry on, for the program didn't die of the signal."""
-    graceful = "import time\nprint('up', flush=True)\ntry: time.sleep(300)\n"
+    graceful = "import time\ntry: print('up', flush=True); time.sleep(300)\n"
     graceful += "except KeyboardInterrupt: print('bye')"
     shell.begin(f'{sys.executable} -c "{graceful}"; echo no')
     shell.seen("up")
