@@ -181,6 +181,9 @@ class Spool:
                 number += 1
                 if taken >= at_most:
                     return found
+        if number < self.count:
+            # Thrown away while it was read: whoever reads must get to the end all the same.
+            found.append((self.count - 1, {"kind": "gap", "events": self.count - number}))
         return found
 
     def manifest(self) -> dict[str, Any]:
