@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from kernelbox import BadInput, Box, Settings, config
-from kernelbox.config import (
-    VARIABLES,
+from kernelbox import BadInput, Box, Settings
+from kernelbox.config import VARIABLES, spelling
+from kernelbox.config.checks import (
     check_code,
     check_language,
     check_name,
     check_timeout,
     check_whole,
-    in_short,
 )
+from kernelbox.errors import in_short
 
 # The table of seed 001: variable, default, field.
 TEN = [
@@ -253,8 +253,8 @@ def test_the_defaults_fit() -> None:
 
 @pytest.fixture
 def nobody_warned_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config, "_told", set())
-    monkeypatch.setattr(config, "_looked_at", -1)
+    monkeypatch.setattr(spelling, "_told", set())
+    monkeypatch.setattr(spelling, "_looked_at", -1)
 
 
 @pytest.mark.usefixtures("nobody_warned_yet")

@@ -22,7 +22,8 @@ from kernelbox.box import (
 from kernelbox.client import aio
 from kernelbox.client.calls import Calls, KernelLike, ProfileLike, wanted_checkpoint
 from kernelbox.client.conversation import Answer, ConnectionLost, Conversation, InputWanted
-from kernelbox.config import Settings, check_whole
+from kernelbox.config import Settings
+from kernelbox.config.checks import check_whole
 from kernelbox.result import (
     Checkpoint,
     Event,

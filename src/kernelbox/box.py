@@ -20,8 +20,9 @@ from kernelbox.client.conversation import (
     Happened,
     InputWanted,
 )
-from kernelbox.config import Settings, check_whole, in_short
-from kernelbox.errors import BadInput
+from kernelbox.config import Settings
+from kernelbox.config.checks import check_whole
+from kernelbox.errors import BadInput, in_short
 from kernelbox.result import (
     Checkpoint,
     Event,

@@ -10,8 +10,8 @@ import itertools
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
 
-from kernelbox.config import check_attempts, in_short
-from kernelbox.errors import BadInput
+from kernelbox.config.checks import check_attempts
+from kernelbox.errors import BadInput, in_short
 from kernelbox.result import AttemptSnapshot, ExecutionResult
 
 Repair = Callable[[ExecutionResult, int], str | None]

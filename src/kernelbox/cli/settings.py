@@ -9,7 +9,8 @@ from typing import Any
 
 from kernelbox.cli import exits
 from kernelbox.cli.printing import say
-from kernelbox.config import VARIABLES, Settings, Variable
+from kernelbox.config import VARIABLES, Settings
+from kernelbox.config.variables import Variable
 from kernelbox.errors import BadInput
 
 _SECRET = ("KERNELBOX_API_TOKEN",)

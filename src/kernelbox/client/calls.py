@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, Union
 
 from kernelbox.client.conversation import ConnectionLost
-from kernelbox.config import (
-    Settings,
+from kernelbox.config import Settings
+from kernelbox.config.checks import (
     check_choice,
     check_code,
     check_epoch,
@@ -23,9 +23,15 @@ from kernelbox.config import (
     check_language,
     check_name,
     check_timeout,
+)
+from kernelbox.errors import (
+    BadInput,
+    BoxError,
+    KeeperUnavailable,
+    KernelLost,
+    KernelNotFound,
     in_short,
 )
-from kernelbox.errors import BadInput, BoxError, KeeperUnavailable, KernelLost, KernelNotFound
 from kernelbox.keeper.home import Home, locate
 from kernelbox.keeper.rootprocess import facts_for
 from kernelbox.places import package_parent
