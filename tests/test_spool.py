@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from kernelbox.errors import BadInput
-from kernelbox.spool import Event, OutputPage, Spool, SpoolReader
+from kernelbox.client.spoolreader import SpoolReader
+from kernelbox.result import OutputPage
+from kernelbox.spool import Event, Spool
 
 ROOMY = 256 << 20
 
