@@ -143,7 +143,7 @@ RENAMED = {
     "OnInput": "AsyncOnInput",
     "Repair": "AsyncRepair",
 }
-AWAITED = ("self._driver.run", "self._driver.last")
+AWAITED = "self._driver.run"
 MORE = {"execute_with_retry": "; ``on_error_fn`` may be a coroutine function"}
 
 
@@ -161,7 +161,7 @@ def async_box() -> str:
 
 def awaits(method: ast.FunctionDef) -> bool:
     """Whether a method waits for something itself; others return what is waited for."""
-    return any(isinstance(n, ast.Call) and ast.unparse(n.func) in AWAITED for n in ast.walk(method))
+    return any(isinstance(n, ast.Call) and ast.unparse(n.func) == AWAITED for n in ast.walk(method))
 
 
 def awaited(method: ast.FunctionDef, *, plain: bool) -> ast.AST:
@@ -191,7 +191,7 @@ class Awaiting(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.AST:  # noqa: N802
         self.generic_visit(node)
-        return ast.Await(node) if ast.unparse(node.func) in AWAITED else node
+        return ast.Await(node) if ast.unparse(node.func) == AWAITED else node
 
 
 FILES = {"api.py": api, "async_box.py": async_box}

@@ -44,10 +44,8 @@ class AsyncBox:
 
     async def execute(self, kernel: KernelLike, code: str, *, language: str='python', timeout: float | None=None, expect_epoch: int | None=None, execution_id: str | None=None, atomic: bool=False, on_input: AsyncOnInput | None=None, on_disconnect: str | None=None, idempotency_key: str | None=None) -> ExecutionResult:
         """See :meth:`Box.execute`."""
-        if on_input is not None:
-            return await self._driver.last(self.events(kernel, code, language=language, timeout=timeout, expect_epoch=expect_epoch, execution_id=execution_id, atomic=atomic, on_input=on_input, on_disconnect=on_disconnect or self._calls.on_disconnect, idempotency_key=idempotency_key))
-        request = executing.execute_request(self._calls, code, language=language, timeout=timeout, expect_epoch=expect_epoch, execution_id=execution_id, atomic=atomic, on_disconnect=on_disconnect, idempotency_key=idempotency_key)
-        return await self._driver.run(executing.execute(self._calls, kernel, request))
+        request = executing.execute_request(self._calls, code, language=language, timeout=timeout, expect_epoch=expect_epoch, execution_id=execution_id, atomic=atomic, stdin=on_input is not None, on_disconnect=on_disconnect, idempotency_key=idempotency_key)
+        return await self._driver.run(executing.execute(self._calls, kernel, request, on_input))
 
     def stream(self, kernel: KernelLike, code: str, *, language: str='python', timeout: float | None=None, expect_epoch: int | None=None, execution_id: str | None=None, atomic: bool=False, on_input: AsyncOnInput | None=None) -> AsyncGenerator[OutputItem | ExecutionResult, None]:
         """See :meth:`Box.stream`."""

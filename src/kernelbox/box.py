@@ -132,21 +132,6 @@ class Box:
           the kernel's variables since. Another request under the same key raises
           :class:`KeyReused`.
         """
-        if on_input is not None:
-            return self._driver.last(
-                self.events(
-                    kernel,
-                    code,
-                    language=language,
-                    timeout=timeout,
-                    expect_epoch=expect_epoch,
-                    execution_id=execution_id,
-                    atomic=atomic,
-                    on_input=on_input,
-                    on_disconnect=on_disconnect or self._calls.on_disconnect,
-                    idempotency_key=idempotency_key,
-                )
-            )
         request = executing.execute_request(
             self._calls,
             code,
@@ -155,10 +140,11 @@ class Box:
             expect_epoch=expect_epoch,
             execution_id=execution_id,
             atomic=atomic,
+            stdin=on_input is not None,
             on_disconnect=on_disconnect,
             idempotency_key=idempotency_key,
         )
-        return self._driver.run(executing.execute(self._calls, kernel, request))
+        return self._driver.run(executing.execute(self._calls, kernel, request, on_input))
 
     def stream(
         self,

@@ -85,12 +85,6 @@ class AsyncDriver:
             async for event in events:
                 yield event.item
 
-    async def last(self, events: AsyncGenerator[Event, None]) -> ExecutionResult:
-        """The result that events end with."""
-        result = [event.item async for event in events][-1]
-        assert isinstance(result, ExecutionResult)
-        return result
-
     async def _perform(self, effect: Effect) -> Any:
         if isinstance(effect, StartKeeper):
             return await asyncio.to_thread(ensure_keeper, effect.home, effect.first_root)
@@ -113,7 +107,7 @@ class AsyncDriver:
         content: Frame = {}
         async with self.lines.line(ask.address) as sock:
             # To its end, which comes with the answer: a generator that is left has to be closed.
-            async for item in _converse(sock, conversation, None):
+            async for item in _converse(sock, conversation, ask.on_input):
                 if isinstance(item, Answer):
                     content = item.content
         return content

@@ -74,12 +74,6 @@ class BlockingDriver:
         """What is in events; who leaves early leaves them, too."""
         return (event.item for event in events)
 
-    def last(self, events: Iterator[Event]) -> ExecutionResult:
-        """The result that events end with."""
-        *_, last = events
-        assert isinstance(last.item, ExecutionResult)
-        return last.item
-
     def _perform(self, effect: Effect) -> Any:
         if isinstance(effect, Ask):
             return self._ask(effect)
@@ -95,7 +89,7 @@ class BlockingDriver:
         conversation = Conversation(ask.request)
         with self.lines.line(ask.address, patience=ask.patience) as sock:
             try:
-                for item in _converse(sock, conversation, None):
+                for item in _converse(sock, conversation, ask.on_input):
                     if isinstance(item, Answer):
                         return item.content
             except KeyboardInterrupt:

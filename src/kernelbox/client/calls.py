@@ -8,7 +8,13 @@ from typing import Any
 
 from kernelbox.client.conversation import ConnectionLost
 from kernelbox.client.effects import Ask, Call, Pause, StartKeeper
-from kernelbox.client.meaning import KernelLike, check_meant, wanted_kernel
+from kernelbox.client.meaning import (
+    AsyncOnInput,
+    KernelLike,
+    OnInput,
+    check_meant,
+    wanted_kernel,
+)
 from kernelbox.config import Settings
 from kernelbox.errors import BoxError, KeeperUnavailable, KernelLost, KernelNotFound
 from kernelbox.keeper.home import Home, locate
@@ -141,12 +147,15 @@ class Calls:
         *,
         patience: float | None,
         cancel_on_interrupt: bool = False,
+        on_input: OnInput | AsyncOnInput | None = None,
     ) -> Call[Frame]:
         """Ask a kernel's warden. A stale address is looked up again; nothing is sent twice."""
         address = yield from self.address(kernel)
         for _ in range(NOTICE_TRIES):
             try:
-                content: Frame = yield Ask(address, request, patience, cancel_on_interrupt)
+                content: Frame = yield Ask(
+                    address, request, patience, cancel_on_interrupt, on_input
+                )
                 return content
             except ConnectionLost as error:
                 if error.connected:

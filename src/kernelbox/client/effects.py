@@ -13,12 +13,14 @@ _T = TypeVar("_T")
 # Named tuples, with types that no future import turns into strings: a frozen dataclass takes eight
 # times as long to make, and whoever imports us waits for it.
 class Ask(NamedTuple):
-    """Send a request to an address and wait for its answer."""
+    """Send a request to an address and wait for its answer; ``on_input`` answers questions that come
+    before it."""
 
     address: str
     request: Frame
     patience: float | None = None
     cancel_on_interrupt: bool = False
+    on_input: Callable[[str], Any] | None = None
 
 
 class StartKeeper(NamedTuple):

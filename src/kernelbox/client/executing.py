@@ -9,7 +9,15 @@ from collections.abc import Mapping
 from kernelbox.client.calls import NOTICE_PAUSE, NOTICE_TRIES, Calls
 from kernelbox.client.conversation import ConnectionLost
 from kernelbox.client.effects import Call, Consult, Pause, Together
-from kernelbox.client.meaning import AsyncRepair, KernelKey, KernelLike, Repair, check_meant
+from kernelbox.client.meaning import (
+    AsyncOnInput,
+    AsyncRepair,
+    KernelKey,
+    KernelLike,
+    OnInput,
+    Repair,
+    check_meant,
+)
 from kernelbox.config.checks import (
     check_choice,
     check_code,
@@ -27,11 +35,16 @@ from kernelbox.wire import Frame
 _PLAIN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
-def execute(calls: Calls, kernel: KernelLike, request: Frame) -> Call[ExecutionResult]:
+def execute(
+    calls: Calls,
+    kernel: KernelLike,
+    request: Frame,
+    on_input: OnInput | AsyncOnInput | None = None,
+) -> Call[ExecutionResult]:
     """Have a request of :func:`execute_request` run."""
     try:
         content = yield from calls.converse(
-            kernel, request, patience=None, cancel_on_interrupt=True
+            kernel, request, patience=None, cancel_on_interrupt=True, on_input=on_input
         )
     except ConnectionLost as error:
         return (yield from lost_result(calls, kernel, request, error))
