@@ -11,7 +11,7 @@ from contextlib import aclosing, asynccontextmanager
 from typing import Any, TypeVar
 
 from kernelbox.client import executing
-from kernelbox.client.calls import Calls
+from kernelbox.client.calls import NOTICE_TRIES, Calls
 from kernelbox.client.conversation import (
     Answer,
     ConnectionLost,
@@ -57,7 +57,7 @@ class AsyncDriver:
         """The events of an execution as they happen; the last one has its result."""
         telling = Telling(request)
         address = await self.run(calls.address(kernel))
-        for last_try in (False, True):
+        for tries_left in reversed(range(NOTICE_TRIES)):
             try:
                 async with (
                     self.lines.line(address) as sock,
@@ -69,13 +69,11 @@ class AsyncDriver:
                 return
             except ConnectionLost as error:
                 lost = error
-            if lost.connected:
+            if lost.connected or not tries_left:
                 result = await self.run(executing.lost_result(calls, kernel, request, lost))
                 yield telling.end(result)
                 return
-            if last_try:
-                raise lost
-            address = await self.run(calls.fresh_address(kernel))
+            address = await self.run(calls.fresh_address(kernel, stale=address))
 
     async def items(
         self, events: AsyncGenerator[Event, None]

@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterator, Sequence
 from typing import Any, TypeVar
 
 from kernelbox.client import executing
-from kernelbox.client.calls import Calls
+from kernelbox.client.calls import NOTICE_TRIES, Calls
 from kernelbox.client.conversation import (
     Answer,
     ConnectionLost,
@@ -54,7 +54,7 @@ class BlockingDriver:
         """The events of an execution as they happen; the last one has its result."""
         telling = Telling(request)
         address = self.run(calls.address(kernel))
-        for last_try in (False, True):
+        for tries_left in reversed(range(NOTICE_TRIES)):
             try:
                 with self.lines.line(address, patience=None) as sock:
                     for item in _converse(sock, Conversation(request), on_input):
@@ -63,12 +63,10 @@ class BlockingDriver:
                 return
             except ConnectionLost as error:
                 lost = error
-            if lost.connected:
+            if lost.connected or not tries_left:
                 yield telling.end(self.run(executing.lost_result(calls, kernel, request, lost)))
                 return
-            if last_try:
-                raise lost
-            address = self.run(calls.fresh_address(kernel))
+            address = self.run(calls.fresh_address(kernel, stale=address))
 
     def items(self, events: Iterator[Event]) -> Iterator[OutputItem | ExecutionResult]:
         """What is in events; who leaves early leaves them, too."""
