@@ -169,6 +169,26 @@ def test_a_cell_that_times_out_over_its_question_has_a_result(
     play(story)
 
 
+def test_an_answer_that_fails_is_the_callers_error_at_once(
+    play: Play, kernel: KernelRecord
+) -> None:
+    async def leave(prompt: str) -> str:
+        await asyncio.sleep(0.01)
+        raise RuntimeError("the user left")
+
+    async def story(box: AsyncBox) -> None:
+        with pytest.raises(RuntimeError, match="the user left"):
+            async with asyncio.timeout(20):
+                await box.execute(kernel, "x = 5\ninput('name? ')", on_input=leave)
+        with pytest.raises(RuntimeError, match="the user left"):
+            async with asyncio.timeout(20):
+                async for _ in box.stream(kernel, "input('name? ')", on_input=leave):
+                    pass
+        assert (await box.execute(kernel, "x", timeout=10)).return_value == "5"
+
+    play(story)
+
+
 def test_cancelling_a_call_interrupts_its_cell(play: Play, kernel: KernelRecord) -> None:
     async def story(box: AsyncBox) -> None:
         await box.execute(kernel, "x = 'kept'")

@@ -162,15 +162,16 @@ async def _converse(
     sock: socket.socket, conversation: Conversation, on_input: AsyncOnInput | None
 ) -> AsyncGenerator[Happened | Answer, None]:
     """Send the request, answer the questions, and yield the rest of what comes, until it is over."""
-    answering: list[asyncio.Future[None]] = []
+    answering: set[asyncio.Future[Any]] = set()
     try:
         await _send(sock, conversation.opening())
         while not conversation.over:
-            for item in conversation.feed(await _receive(sock)):
+            data = await (_receive_beside(sock, answering) if answering else _receive(sock))
+            for item in conversation.feed(data):
                 if isinstance(item, InputWanted):
                     answer = on_input(item.prompt) if on_input else None
                     # Meanwhile the cell may time out or be interrupted.
-                    answering.append(asyncio.ensure_future(_answer(sock, conversation, answer)))
+                    answering.add(asyncio.ensure_future(_answer(sock, conversation, answer)))
                 else:
                     yield item
     finally:
@@ -186,6 +187,26 @@ async def _answer(
     if inspect.isawaitable(answer):
         answer = await answer
     await _send(sock, conversation.answer_input(answer))
+
+
+async def _receive_beside(
+    sock: socket.socket, answering: set[asyncio.Future[Any]]
+) -> bytes:
+    """As :func:`_receive`; but an answer that fails is raised at once, for nothing more would come:
+    the cell waits for it."""
+    receiving = asyncio.ensure_future(_receive(sock))
+    try:
+        while True:
+            done, _ = await asyncio.wait(
+                {receiving, *answering}, return_when=asyncio.FIRST_COMPLETED
+            )
+            for answer in done & answering:
+                answering.discard(answer)
+                answer.result()
+            if receiving in done:
+                return receiving.result()
+    finally:
+        receiving.cancel()
 
 
 async def _send(sock: socket.socket, data: bytes) -> None:
