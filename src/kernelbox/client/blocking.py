@@ -40,7 +40,7 @@ class BlockingDriver:
             while True:
                 try:
                     value = self._perform(effect)
-                except Exception as error:  # noqa: BLE001 - thrown into the call, which decides
+                except BaseException as error:  # noqa: BLE001 - the call decides, and cleans up
                     effect = call.throw(error)
                 else:
                     effect = call.send(value)

@@ -57,6 +57,8 @@ def _load(calls: Calls, name: str, opened: sessionfile.Opened) -> Call[KernelRec
     }
     try:
         reply = yield from calls.kernel(record, request, patience=None)
+    except GeneratorExit:
+        raise  # nobody is there any more to do as we say
     except BaseException:
         yield from kernels.destroy(calls, record)
         raise
