@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernelbox.client.calls import Calls
+from kernelbox.client.calls import START_MARGIN, Calls
 from kernelbox.client.effects import Call
 from kernelbox.client.meaning import KernelLike, wanted_kernel
 from kernelbox.result import KernelRecord
@@ -36,7 +36,7 @@ def cancel(calls: Calls, kernel: KernelLike, execution_id: str) -> Call[bool]:
 
 
 def restart(calls: Calls, kernel: KernelLike) -> Call[KernelRecord]:
-    patience = calls.settings.start_timeout
+    patience = calls.settings.start_timeout + START_MARGIN
     reply = yield from calls.kernel(kernel, {"op": "restart"}, patience=patience)
     return KernelRecord.from_wire(reply["record"])
 
