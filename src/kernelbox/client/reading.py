@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
-
 from kernelbox.client.calls import Calls
 from kernelbox.client.effects import Call, Work
 from kernelbox.client.meaning import KernelLike
-from kernelbox.client.spoolreader import SpoolReader
+from kernelbox.client.spoolreader import SpoolReader, compiled
 from kernelbox.config.checks import check_whole
 from kernelbox.errors import BadInput
 from kernelbox.result import OutputMatch, OutputPage
@@ -26,7 +24,7 @@ def output(
 def search_output(
     calls: Calls, kernel: KernelLike, execution_id: str, pattern: str, *, stream: str, limit: int
 ) -> Call[list[OutputMatch]]:
-    _check_pattern(pattern)
+    compiled(pattern)
     check_whole("limit", limit, least=1)
     reader = yield from _reader(calls, kernel, execution_id, stream)
     found: list[OutputMatch] = yield Work(
@@ -42,12 +40,3 @@ def _reader(
         raise BadInput(f"stream is 'stdout' or 'stderr', not {stream!r}")
     manifest = yield from calls.kernel(kernel, {"op": "spool", "execution_id": execution_id})
     return SpoolReader(manifest)
-
-
-def _check_pattern(pattern: object) -> None:
-    if not isinstance(pattern, str):
-        raise BadInput(f"a pattern is a string, not {type(pattern).__name__}")
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise BadInput(f"{pattern!r} is no regular expression: {error}") from None

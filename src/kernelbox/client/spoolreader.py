@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from kernelbox.errors import BadInput
+from kernelbox.errors import BadInput, in_short
 from kernelbox.result import OutputMatch, OutputPage
 from kernelbox.spool import HEADER, KIND_OF
 
@@ -37,10 +37,7 @@ class SpoolReader:
 
     def search(self, pattern: str, *, stream: str, limit: int) -> list[OutputMatch]:
         """Lines that match the regular expression, the first ``limit`` of them."""
-        try:
-            wanted = re.compile(pattern)
-        except re.error as error:
-            raise BadInput(f"{pattern!r} is no regular expression: {error}") from None
+        wanted = compiled(pattern)
         found: list[OutputMatch] = []
         for number, start, line in self._lines(stream):
             if match := wanted.search(line):
@@ -96,6 +93,16 @@ class SpoolReader:
                         text = payload.decode("utf-8", "surrogatepass")
                         yield at, text
                         at += len(text)
+
+
+def compiled(pattern: object) -> re.Pattern[str]:
+    """A regular expression, or :class:`BadInput` that says why it is none."""
+    if not isinstance(pattern, str):
+        raise BadInput(f"a pattern is a string, not {type(pattern).__name__}")
+    try:
+        return re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:  # numbers, and depths, beyond it
+        raise BadInput(f"{in_short(pattern)} is no regular expression: {error}") from None
 
 
 def _open(segment: dict[str, Any]) -> BinaryIO:
