@@ -10,7 +10,7 @@ import subprocess
 import sys
 from dataclasses import fields
 from pathlib import Path
-from typing import get_args
+from typing import get_args, get_type_hints
 
 import pytest
 
@@ -133,6 +133,14 @@ def test_nothing_is_started_or_made_by_an_import(tmp_path: Path) -> None:
     )
     assert ended.stdout == "1\n"
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("where", [api, Box, AsyncBox])
+def test_the_types_of_a_function_can_be_asked_for(where: object) -> None:
+    """As frameworks do that make a tool of it."""
+    for name in FUNCTIONS:
+        assert "return" in get_type_hints(getattr(where, name)), name
+    assert kernelbox.Profile in get_args(get_type_hints(api.get_or_create)["profile"])
 
 
 def parameters(function: object) -> dict[str, tuple[str, object]]:

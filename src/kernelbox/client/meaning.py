@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Any, TypeVar, Union
 from kernelbox.errors import BadInput, in_short
 from kernelbox.result import Checkpoint, ExecutionResult, KernelRecord
 
-if TYPE_CHECKING:
-    from kernelbox.walls.profiles import Profile
-
 KernelLike = KernelRecord | str
 KernelKey = TypeVar("KernelKey", str, KernelRecord)
 """What results of many kernels come back under: what their code was given under."""
-ProfileLike = Union["Profile", str, Mapping[str, Any], "os.PathLike[str]"]
+if TYPE_CHECKING:
+    from kernelbox.walls.profiles import Profile
+
+    ProfileLike = Profile | str | Mapping[str, Any] | os.PathLike[str]
+else:
+    # Only who asks for the types of a function loads the walls: ``typing.get_type_hints`` does.
+    ProfileLike = Union["__import__('kernelbox').Profile", str, Mapping[str, Any], os.PathLike[str]]
 """Walls: a profile, its name, the same as plain data, or the path of a file that has it."""
 OnInput = Callable[[str], str | None]
 """Answers ``input(prompt)`` in a cell; None: there is no answer."""
@@ -23,7 +26,7 @@ AsyncOnInput = Callable[[str], str | Awaitable[str | None] | None]
 """Answers ``input(prompt)`` in a cell, at once or awaited; None: there is no answer."""
 Repair = Callable[[ExecutionResult, int], str | None]
 """Told a failure and the number of the attempt: better code, or None for the same again."""
-AsyncRepair = Callable[[ExecutionResult, int], "str | Awaitable[str | None] | None"]
+AsyncRepair = Callable[[ExecutionResult, int], str | Awaitable[str | None] | None]
 """The same, at once or awaited."""
 
 
