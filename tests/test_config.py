@@ -236,6 +236,13 @@ def test_a_field_that_cannot_be_used_is_refused_by_its_name(
         Box(Settings(**{field: value}))  # type: ignore[arg-type]
 
 
+def test_a_secret_that_cannot_be_used_is_in_no_message() -> None:
+    address = "https://me:secret@example.org/simple"
+    with pytest.raises(BadInput, match="install_indexes takes a list") as caught:
+        Settings(install_indexes=address).check()  # type: ignore[arg-type]
+    assert "secret" not in str(caught.value)
+
+
 def test_paths_may_be_path_objects(folder: Path) -> None:
     settings = Settings(home=folder / "h").check()  # type: ignore[arg-type]
     assert settings == Settings(home=str(folder / "h"))
