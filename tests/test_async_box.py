@@ -99,6 +99,18 @@ def test_refusals_are_the_same(play: Play, kernel: KernelRecord) -> None:
     play(story)
 
 
+def test_bad_input_is_refused_by_the_call_not_by_its_first_item(
+    play: Play, kernel: KernelRecord
+) -> None:
+    async def story(box: AsyncBox) -> None:
+        with pytest.raises(BadInput, match="code is a string"):
+            box.stream(kernel, 7)  # type: ignore[arg-type]
+        with pytest.raises(BadInput, match="code is a string"):
+            box.events(kernel, 7)  # type: ignore[arg-type]
+
+    play(story)
+
+
 def test_wipe_is_awaited_too(environment: Path) -> None:
     async def main() -> None:
         async with AsyncBox() as box:
