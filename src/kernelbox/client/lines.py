@@ -7,7 +7,7 @@ import os
 import select
 import socket
 import struct
-import threading
+from _thread import allocate_lock  # importing threading for it takes 0.7 ms
 from collections.abc import Iterator
 
 from kernelbox.client.conversation import ConnectionLost
@@ -26,7 +26,7 @@ class Lines:
 
     def __init__(self) -> None:
         self._idle: dict[str, list[socket.socket]] = {}
-        self._lock = threading.Lock()
+        self._lock = allocate_lock()
         self._pid = os.getpid()
         self._sweep_at = _SWEEP_AT
 
@@ -77,7 +77,7 @@ class Lines:
         """A connection that is open already, if there is one."""
         if self._pid != os.getpid():
             # The child of a fork: these connections are the parent's.
-            self._pid, self._idle, self._lock = os.getpid(), {}, threading.Lock()
+            self._pid, self._idle, self._lock = os.getpid(), {}, allocate_lock()
         with self._lock:
             idle = self._idle.get(address, [])
             while idle:
