@@ -84,6 +84,11 @@ class AsyncDriver:
                 yield event.item
 
     async def _perform(self, effect: Effect) -> Any:
+        if isinstance(effect, Ask):
+            try:
+                return await asyncio.wait_for(self._ask(effect), effect.patience)
+            except TimeoutError:
+                raise ConnectionLost("no answer in time", connected=True, late=True) from None
         if isinstance(effect, StartKeeper):
             return await asyncio.to_thread(ensure_keeper, effect.home, effect.first_root)
         if isinstance(effect, Pause):
@@ -93,21 +98,17 @@ class AsyncDriver:
         if isinstance(effect, Consult):
             answer = effect.do()
             return await answer if inspect.isawaitable(answer) else answer
-        if isinstance(effect, Ask):
-            try:
-                return await asyncio.wait_for(self._ask(effect), effect.patience)
-            except TimeoutError:
-                raise ConnectionLost("no answer in time", connected=True, late=True) from None
         return await asyncio.to_thread(effect.do)
 
     async def _ask(self, ask: Ask) -> Frame:
-        conversation = Conversation(ask.request)
-        content: Frame = {}
+        content: Frame | None = None
         async with self.lines.line(ask.address) as sock:
             # To its end, which comes with the answer: a generator that is left has to be closed.
-            async for item in _converse(sock, conversation, ask.on_input):
+            async for item in _converse(sock, Conversation(ask.request), ask.on_input):
                 if isinstance(item, Answer):
                     content = item.content
+        if content is None:
+            raise ConnectionLost("the conversation ended without an answer", connected=True)
         return content
 
 
