@@ -13,7 +13,6 @@ from kernelbox.config import VARIABLES, Settings
 from kernelbox.config.variables import Variable
 from kernelbox.errors import BadInput
 
-_SECRET = ("KERNELBOX_API_TOKEN",)
 _HIDDEN = "(set, and not shown)"
 _OF_THE_HOME = ("registry_path", "runtime_dir")
 
@@ -60,7 +59,7 @@ def _facts(
     for variable in variables:
         value = getattr(settings, variable.field)
         fact: dict[str, Any] = {
-            "value": _HIDDEN if value and (variable.secret or variable.name in _SECRET) else value,
+            "value": _HIDDEN if value and variable.secret else value,
             "default": variable.default or None,
             "source": source_of(variable, good),
             "variable": variable.name,
