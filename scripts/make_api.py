@@ -169,7 +169,7 @@ def awaited(method: ast.FunctionDef, *, plain: bool) -> ast.AST:
     if not method.decorator_list:
         words = f"See :meth:`Box.{method.name}`{MORE.get(method.name, '')}."
         method.body[0] = ast.Expr(ast.Constant(words))
-    changed = Awaiting().visit(method)
+    changed: ast.FunctionDef = Awaiting().visit(method)
     if plain:
         return changed
     return ast.fix_missing_locations(
@@ -180,16 +180,16 @@ def awaited(method: ast.FunctionDef, *, plain: bool) -> ast.AST:
 class Awaiting(ast.NodeTransformer):
     """Awaits what takes time, and calls the types what they are called there."""
 
-    def visit_Name(self, node: ast.Name) -> ast.AST:  # noqa: N802 - called by that name
+    def visit_Name(self, node: ast.Name) -> ast.AST:
         return ast.Name(RENAMED.get(node.id, node.id))
 
-    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:  # noqa: N802
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         self.generic_visit(node)
         if isinstance(node.value, ast.Name) and node.value.id == "AsyncGenerator":
             node.slice = ast.Tuple([node.slice, ast.Constant(None)])
         return node
 
-    def visit_Call(self, node: ast.Call) -> ast.AST:  # noqa: N802
+    def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
         return ast.Await(node) if ast.unparse(node.func) == AWAITED else node
 

@@ -189,13 +189,12 @@ def test_an_answer_that_fails_is_the_callers_error_at_once(
         raise RuntimeError("the user left")
 
     async def story(box: AsyncBox) -> None:
+        running = box.execute(kernel, "x = 5\ninput('name? ')", on_input=leave)
         with pytest.raises(RuntimeError, match="the user left"):
-            async with asyncio.timeout(20):
-                await box.execute(kernel, "x = 5\ninput('name? ')", on_input=leave)
+            await asyncio.wait_for(running, 20)
+        items = box.stream(kernel, "input('name? ')", on_input=leave)
         with pytest.raises(RuntimeError, match="the user left"):
-            async with asyncio.timeout(20):
-                async for _ in box.stream(kernel, "input('name? ')", on_input=leave):
-                    pass
+            await asyncio.wait_for(anext(items), 20)
         assert (await box.execute(kernel, "x", timeout=10)).return_value == "5"
 
     play(story)

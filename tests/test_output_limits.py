@@ -154,7 +154,7 @@ def test_each_stream_is_read_by_itself(shared_box: Box, kernel: KernelRecord) ->
     with pytest.raises(BadInput):
         read(kernel, result.execution_id, stream="display")
     for pattern in ("(", "x{99999999999}", "(" * 5000 + ")" * 5000, 7):
-        with pytest.raises(BadInput, match="pattern is a string|is no regular expression"):
+        with pytest.raises(BadInput, match=r"pattern is a string|is no regular expression"):
             shared_box.search_output(kernel, result.execution_id, pattern)  # type: ignore[arg-type]
 
 

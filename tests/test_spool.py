@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kernelbox.errors import BadInput
 from kernelbox.client.spoolreader import SpoolReader
+from kernelbox.errors import BadInput
 from kernelbox.result import OutputPage
 from kernelbox.spool import Event, Spool
 

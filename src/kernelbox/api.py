@@ -12,7 +12,17 @@ from typing import Any, overload
 from kernelbox.box import Box
 from kernelbox.client.meaning import KernelKey, KernelLike, OnInput, ProfileLike, Repair
 from kernelbox.config import Settings
-from kernelbox.result import Checkpoint, Event, ExecutionResult, InstallReport, KernelRecord, OutputItem, OutputMatch, OutputPage, SaveReport
+from kernelbox.result import (
+    Checkpoint,
+    Event,
+    ExecutionResult,
+    InstallReport,
+    KernelRecord,
+    OutputItem,
+    OutputMatch,
+    OutputPage,
+    SaveReport,
+)
 
 _boxes: dict[Settings, Box] = {}
 _MOST_BOXES = 16
@@ -29,8 +39,16 @@ def default_box() -> Box:
     return box
 
 
-
-def get_or_create(name: str, *, session_name: str | None=None, tags: Mapping[str, Any] | list[str] | None=None, cwd: str | None=None, environ: Mapping[str, str] | None=None, template: KernelLike | None=None, profile: ProfileLike | None=None) -> KernelRecord:
+def get_or_create(
+    name: str,
+    *,
+    session_name: str | None = None,
+    tags: Mapping[str, Any] | list[str] | None = None,
+    cwd: str | None = None,
+    environ: Mapping[str, str] | None = None,
+    template: KernelLike | None = None,
+    profile: ProfileLike | None = None,
+) -> KernelRecord:
     """The live kernel of that name, made if it is not there.
 
     A kernel that is there is returned as it is: the other arguments are for a new one only. A
@@ -48,10 +66,29 @@ def get_or_create(name: str, *, session_name: str | None=None, tags: Mapping[str
     ``"lost"`` and its ``cause`` says why. Raises :class:`StartupFailed` if it does not come up.
     """
     return default_box().get_or_create(
-name, session_name=session_name, tags=tags, cwd=cwd, environ=environ, template=template, profile=profile)
+        name,
+        session_name=session_name,
+        tags=tags,
+        cwd=cwd,
+        environ=environ,
+        template=template,
+        profile=profile,
+    )
 
 
-def execute(kernel: KernelLike, code: str, *, language: str='python', timeout: float | None=None, expect_epoch: int | None=None, execution_id: str | None=None, atomic: bool=False, on_input: OnInput | None=None, on_disconnect: str | None=None, idempotency_key: str | None=None) -> ExecutionResult:
+def execute(
+    kernel: KernelLike,
+    code: str,
+    *,
+    language: str = "python",
+    timeout: float | None = None,
+    expect_epoch: int | None = None,
+    execution_id: str | None = None,
+    atomic: bool = False,
+    on_input: OnInput | None = None,
+    on_disconnect: str | None = None,
+    idempotency_key: str | None = None,
+) -> ExecutionResult:
     """Run code in a kernel and wait for its result. Cells that came earlier go first.
 
     What the code does wrong is in the result: an exception, a crash and a timeout do not raise.
@@ -80,10 +117,30 @@ def execute(kernel: KernelLike, code: str, *, language: str='python', timeout: f
       :class:`KeyReused`.
     """
     return default_box().execute(
-kernel, code, language=language, timeout=timeout, expect_epoch=expect_epoch, execution_id=execution_id, atomic=atomic, on_input=on_input, on_disconnect=on_disconnect, idempotency_key=idempotency_key)
+        kernel,
+        code,
+        language=language,
+        timeout=timeout,
+        expect_epoch=expect_epoch,
+        execution_id=execution_id,
+        atomic=atomic,
+        on_input=on_input,
+        on_disconnect=on_disconnect,
+        idempotency_key=idempotency_key,
+    )
 
 
-def stream(kernel: KernelLike, code: str, *, language: str='python', timeout: float | None=None, expect_epoch: int | None=None, execution_id: str | None=None, atomic: bool=False, on_input: OnInput | None=None) -> Iterator[OutputItem | ExecutionResult]:
+def stream(
+    kernel: KernelLike,
+    code: str,
+    *,
+    language: str = "python",
+    timeout: float | None = None,
+    expect_epoch: int | None = None,
+    execution_id: str | None = None,
+    atomic: bool = False,
+    on_input: OnInput | None = None,
+) -> Iterator[OutputItem | ExecutionResult]:
     """Run code and yield what it puts out as it happens, and its result last.
 
     Each item is an :class:`OutputItem`, but the last is the :class:`ExecutionResult`. The
@@ -92,10 +149,30 @@ def stream(kernel: KernelLike, code: str, *, language: str='python', timeout: fl
     interrupts the cell.
     """
     return default_box().stream(
-kernel, code, language=language, timeout=timeout, expect_epoch=expect_epoch, execution_id=execution_id, atomic=atomic, on_input=on_input)
+        kernel,
+        code,
+        language=language,
+        timeout=timeout,
+        expect_epoch=expect_epoch,
+        execution_id=execution_id,
+        atomic=atomic,
+        on_input=on_input,
+    )
 
 
-def events(kernel: KernelLike, code: str, *, language: str='python', timeout: float | None=None, expect_epoch: int | None=None, execution_id: str | None=None, atomic: bool=False, on_input: OnInput | None=None, on_disconnect: str | None=None, idempotency_key: str | None=None) -> Iterator[Event]:
+def events(
+    kernel: KernelLike,
+    code: str,
+    *,
+    language: str = "python",
+    timeout: float | None = None,
+    expect_epoch: int | None = None,
+    execution_id: str | None = None,
+    atomic: bool = False,
+    on_input: OnInput | None = None,
+    on_disconnect: str | None = None,
+    idempotency_key: str | None = None,
+) -> Iterator[Event]:
     """As :func:`stream`, with numbers, so that who is cut off can come back with
     :func:`attach` and miss nothing.
 
@@ -103,20 +180,38 @@ def events(kernel: KernelLike, code: str, *, language: str='python', timeout: fl
     ``on_disconnect`` is ``"continue"``.
     """
     return default_box().events(
-kernel, code, language=language, timeout=timeout, expect_epoch=expect_epoch, execution_id=execution_id, atomic=atomic, on_input=on_input, on_disconnect=on_disconnect, idempotency_key=idempotency_key)
+        kernel,
+        code,
+        language=language,
+        timeout=timeout,
+        expect_epoch=expect_epoch,
+        execution_id=execution_id,
+        atomic=atomic,
+        on_input=on_input,
+        on_disconnect=on_disconnect,
+        idempotency_key=idempotency_key,
+    )
 
 
-def attach(kernel: KernelLike, execution_id: str, *, start: int=0) -> Iterator[Event]:
+def attach(kernel: KernelLike, execution_id: str, *, start: int = 0) -> Iterator[Event]:
     """Come back to the execution ``execution_id``, be it waiting, running or finished: what it
     puts out from event ``start`` on, and its result last.
 
     Raises :class:`ExecutionNotFound` if it is not kept any more (``KERNELBOX_SPOOL_KEEP``).
     """
-    return default_box().attach(
-kernel, execution_id, start=start)
+    return default_box().attach(kernel, execution_id, start=start)
 
 
-def execute_with_retry(kernel: KernelLike, code: str, on_error_fn: Repair, *, max_attempts: int | None=None, language: str='python', timeout: float | None=None, atomic: bool=False) -> ExecutionResult:
+def execute_with_retry(
+    kernel: KernelLike,
+    code: str,
+    on_error_fn: Repair,
+    *,
+    max_attempts: int | None = None,
+    language: str = "python",
+    timeout: float | None = None,
+    atomic: bool = False,
+) -> ExecutionResult:
     """Run code, and while it fails, let ``on_error_fn(result, attempt)`` repair it.
 
     That returns new code, or None to run the same again. Errors, crashes and timeouts are
@@ -128,18 +223,30 @@ def execute_with_retry(kernel: KernelLike, code: str, on_error_fn: Repair, *, ma
     ``result.attempts`` has every try.
     """
     return default_box().execute_with_retry(
-kernel, code, on_error_fn, max_attempts=max_attempts, language=language, timeout=timeout, atomic=atomic)
+        kernel,
+        code,
+        on_error_fn,
+        max_attempts=max_attempts,
+        language=language,
+        timeout=timeout,
+        atomic=atomic,
+    )
 
 
-def execute_many(cells: Mapping[KernelKey, str], *, language: str='python', timeout: float | None=None, atomic: bool=False) -> dict[KernelKey, ExecutionResult]:
+def execute_many(
+    cells: Mapping[KernelKey, str],
+    *,
+    language: str = "python",
+    timeout: float | None = None,
+    atomic: bool = False,
+) -> dict[KernelKey, ExecutionResult]:
     """Run code in several kernels at the same time, and wait for all of the results.
 
     ``cells`` maps kernels to code; the results come back under the same keys. ``language``,
     ``timeout`` and ``atomic`` are those of :func:`execute`. A kernel that is not there is
     noticed before anything is run.
     """
-    return default_box().execute_many(
-cells, language=language, timeout=timeout, atomic=atomic)
+    return default_box().execute_many(cells, language=language, timeout=timeout, atomic=atomic)
 
 
 def interrupt(kernel: KernelLike) -> bool:
@@ -148,8 +255,7 @@ def interrupt(kernel: KernelLike) -> bool:
     Python code gets a KeyboardInterrupt, bash a SIGINT. Variables are kept, and cells that wait
     go on. :func:`cancel` means one execution and no other.
     """
-    return default_box().interrupt(
-kernel)
+    return default_box().interrupt(kernel)
 
 
 def cancel(kernel: KernelLike, execution_id: str) -> bool:
@@ -157,8 +263,7 @@ def cancel(kernel: KernelLike, execution_id: str) -> bool:
 
     False if it neither waits nor runs. ``execution_id`` is the one given to :func:`execute`.
     """
-    return default_box().cancel(
-kernel, execution_id)
+    return default_box().cancel(kernel, execution_id)
 
 
 def restart(kernel: KernelLike) -> KernelRecord:
@@ -167,8 +272,7 @@ def restart(kernel: KernelLike) -> KernelRecord:
     Variables and the bash session are gone. What runs or waits ends with an error at once.
     Startup code is run again; raises :class:`StartupFailed` if it fails.
     """
-    return default_box().restart(
-kernel)
+    return default_box().restart(kernel)
 
 
 def status(kernel: KernelLike) -> dict[str, Any]:
@@ -180,29 +284,49 @@ def status(kernel: KernelLike) -> dict[str, Any]:
     ``processes`` (pid, role, memory, processor time), and ``stack``: where the running Python
     code is, as text.
     """
-    return default_box().status(
-kernel)
+    return default_box().status(kernel)
 
 
-def list_kernels(*, refresh: bool=False) -> list[KernelRecord]:
+def list_kernels(*, refresh: bool = False) -> list[KernelRecord]:
     """The kernels of this home, oldest first.
 
     ``status``, ``epoch`` and other fields that change are as the keeper was last told.
     ``refresh=True`` asks each kernel; one that does not answer within 5 s is ``"unreachable"``.
     """
-    return default_box().list_kernels(
-refresh=refresh)
+    return default_box().list_kernels(refresh=refresh)
 
 
 @overload
-def branch(kernel: KernelLike, name: str, *, reseed: bool=False, files: str='share', method: str='auto') -> KernelRecord: ...
+def branch(
+    kernel: KernelLike,
+    name: str,
+    *,
+    reseed: bool = False,
+    files: str = "share",
+    method: str = "auto",
+) -> KernelRecord: ...
 
 
 @overload
-def branch(kernel: KernelLike, *, names: Sequence[str], reseed: bool=False, files: str='share', method: str='auto') -> list[KernelRecord]: ...
+def branch(
+    kernel: KernelLike,
+    *,
+    names: Sequence[str],
+    reseed: bool = False,
+    files: str = "share",
+    method: str = "auto",
+) -> list[KernelRecord]: ...
 
 
-def branch(kernel: KernelLike, name: str | None=None, *, names: Sequence[str] | None=None, reseed: bool=False, files: str='share', method: str='auto') -> KernelRecord | list[KernelRecord]:
+def branch(
+    kernel: KernelLike,
+    name: str | None = None,
+    *,
+    names: Sequence[str] | None = None,
+    reseed: bool = False,
+    files: str = "share",
+    method: str = "auto",
+) -> KernelRecord | list[KernelRecord]:
     """A copy of a live kernel under a new name: same variables, separate from now on.
 
     ``names`` makes many at once, from one and the same moment, and returns a list; all of them
@@ -222,10 +346,11 @@ def branch(kernel: KernelLike, name: str | None=None, *, names: Sequence[str] | 
     (``KERNELBOX_KERNEL_TYPE``) raises :class:`Unsupported`.
     """
     return default_box().branch(  # type: ignore[call-overload,no-any-return]
-kernel, name, names=names, reseed=reseed, files=files, method=method)
+        kernel, name, names=names, reseed=reseed, files=files, method=method
+    )
 
 
-def checkpoint(kernel: KernelLike, label: str | None=None) -> str:
+def checkpoint(kernel: KernelLike, label: str | None = None) -> str:
     """Remember a kernel as it is now; the id that comes back is for :func:`rewind`.
 
     It takes milliseconds, whatever the size of the session: a copy of the interpreter is parked
@@ -235,14 +360,12 @@ def checkpoint(kernel: KernelLike, label: str | None=None) -> str:
     dropped. A session with threads that no copy can have raises :class:`Unsupported`, which
     names them.
     """
-    return default_box().checkpoint(
-kernel, label)
+    return default_box().checkpoint(kernel, label)
 
 
 def checkpoints(kernel: KernelLike) -> list[Checkpoint]:
     """The checkpoints of a kernel, oldest first."""
-    return default_box().checkpoints(
-kernel)
+    return default_box().checkpoints(kernel)
 
 
 def drop_checkpoint(kernel: KernelLike, checkpoint: str | Checkpoint) -> None:
@@ -250,8 +373,7 @@ def drop_checkpoint(kernel: KernelLike, checkpoint: str | Checkpoint) -> None:
 
     Raises :class:`CheckpointNotFound`.
     """
-    return default_box().drop_checkpoint(
-kernel, checkpoint)
+    return default_box().drop_checkpoint(kernel, checkpoint)
 
 
 def rewind(kernel: KernelLike, checkpoint: str | Checkpoint) -> KernelRecord:
@@ -264,19 +386,17 @@ def rewind(kernel: KernelLike, checkpoint: str | Checkpoint) -> KernelRecord:
     clients stay; the epoch goes up by one. What runs or waits ends with an error at once.
     Raises :class:`CheckpointNotFound`.
     """
-    return default_box().rewind(
-kernel, checkpoint)
+    return default_box().rewind(kernel, checkpoint)
 
 
-def undo(kernel: KernelLike, n: int=1) -> KernelRecord:
+def undo(kernel: KernelLike, n: int = 1) -> KernelRecord:
     """Go back to before the last ``n`` Python cells, as :func:`rewind` does.
 
     ``KERNELBOX_UNDO`` says how many cells are kept for it (0: none); it must have been set when
     those cells were run. Sessions so large that this would slow down every cell switch it off,
     and ``result.notes`` says so. Raises :class:`CheckpointNotFound` if there are fewer.
     """
-    return default_box().undo(
-kernel, n)
+    return default_box().undo(kernel, n)
 
 
 def save(kernel: KernelLike, path: str) -> SaveReport:
@@ -288,11 +408,10 @@ def save(kernel: KernelLike, path: str) -> SaveReport:
     The file at ``path`` is replaced when the new one is whole. It is signed with a key of this
     home, and holds whatever your variables hold.
     """
-    return default_box().save(
-kernel, path)
+    return default_box().save(kernel, path)
 
 
-def load(name: str, path: str, *, trust: bool=False) -> KernelRecord:
+def load(name: str, path: str, *, trust: bool = False) -> KernelRecord:
     """A new kernel with a session that :func:`save` wrote to ``path``.
 
     Loading runs code that is in the file, so a file that another home saved, or that was
@@ -300,11 +419,10 @@ def load(name: str, path: str, *, trust: bool=False) -> KernelRecord:
     ``trust`` it. What could not be saved or loaded is in ``record.notes``, with the reason. The
     Python must be the one that it was saved by, up to the minor version.
     """
-    return default_box().load(
-name, path, trust=trust)
+    return default_box().load(name, path, trust=trust)
 
 
-def install(kernel: KernelLike, *requirements: str, upgrade: bool=False) -> InstallReport:
+def install(kernel: KernelLike, *requirements: str, upgrade: bool = False) -> InstallReport:
     """Give a kernel packages, importable at once, also where its network is off.
 
     ``requirements`` are names with versions if you like: ``"pandas==2.*"``. The host resolves
@@ -315,8 +433,7 @@ def install(kernel: KernelLike, *requirements: str, upgrade: bool=False) -> Inst
     next one in any case. Raises :class:`InstallFailed` with the reason, in one line;
     :class:`Unsupported` where uv is missing (``pip install uv packaging``).
     """
-    return default_box().install(
-kernel, *requirements, upgrade=upgrade)
+    return default_box().install(kernel, *requirements, upgrade=upgrade)
 
 
 def destroy(kernel: KernelLike) -> bool:
@@ -325,17 +442,22 @@ def destroy(kernel: KernelLike) -> bool:
     False if there was none. Branches of it live on. A kernel made later under that name has
     another id and starts at epoch 1.
     """
-    return default_box().destroy(
-kernel)
+    return default_box().destroy(kernel)
 
 
 def wipe() -> list[str]:
     """Destroy every kernel of this home, whoever made it; their ids are returned."""
-    return default_box().wipe(
-)
+    return default_box().wipe()
 
 
-def output(kernel: KernelLike, execution_id: str, *, stream: str='stdout', start: int=0, length: int=10000) -> OutputPage:
+def output(
+    kernel: KernelLike,
+    execution_id: str,
+    *,
+    stream: str = "stdout",
+    start: int = 0,
+    length: int = 10000,
+) -> OutputPage:
     """A page of what an execution printed, also of what its result left out.
 
     ``execution_id`` is in the result. The page has ``length`` characters of ``stream``
@@ -344,25 +466,24 @@ def output(kernel: KernelLike, execution_id: str, *, stream: str='stdout', start
     ``Out[n]``. Works while the cell runs. The latest executions are kept
     (``KERNELBOX_SPOOL_KEEP``); an older one raises :class:`KernelNotFound`.
     """
-    return default_box().output(
-kernel, execution_id, stream=stream, start=start, length=length)
+    return default_box().output(kernel, execution_id, stream=stream, start=start, length=length)
 
 
-def search_output(kernel: KernelLike, execution_id: str, pattern: str, *, stream: str='stdout', limit: int=20) -> list[OutputMatch]:
+def search_output(
+    kernel: KernelLike, execution_id: str, pattern: str, *, stream: str = "stdout", limit: int = 20
+) -> list[OutputMatch]:
     """The lines that an execution printed and that match, in order.
 
     ``pattern`` is a regular expression, found anywhere in a line; ``execution_id`` is in the
     result. At most ``limit`` lines come back; if that many do, there may be more. ``stream`` is
     ``"stdout"`` or ``"stderr"``. As in :func:`output`, values and displays are not searched.
     """
-    return default_box().search_output(
-kernel, execution_id, pattern, stream=stream, limit=limit)
+    return default_box().search_output(kernel, execution_id, pattern, stream=stream, limit=limit)
 
 
-def complete(kernel: KernelLike, code: str, *, cursor: int | None=None) -> list[str]:
+def complete(kernel: KernelLike, code: str, *, cursor: int | None = None) -> list[str]:
     """What the word at ``cursor`` (the end of the code by default) could become.
 
     Asks the live interpreter, so it knows the variables; it waits for the running cell to end.
     """
-    return default_box().complete(
-kernel, code, cursor=cursor)
+    return default_box().complete(kernel, code, cursor=cursor)

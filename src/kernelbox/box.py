@@ -1,7 +1,7 @@
 """Box, which every entrance calls: the kernels of a home.
 
-Here are the signatures and what they mean; what is asked of whom is in ``client/``. ``api.py`` and
-``async_box.py`` are written from this file (``scripts/make_api.py``, ``scripts/make_async_box.py``).
+Here is what can be asked, and what it means; what is asked of whom is in ``client/``. ``api.py``
+and ``async_box.py`` are written from this file: ``python scripts/make_api.py`` after a change.
 """
 
 from __future__ import annotations
@@ -270,7 +270,11 @@ class Box:
         ``timeout`` and ``atomic`` are those of :func:`execute`. A kernel that is not there is
         noticed before anything is run.
         """
-        return self._driver.run(executing.execute_many(self._calls, cells, language=language, timeout=timeout, atomic=atomic))
+        return self._driver.run(
+            executing.execute_many(
+                self._calls, cells, language=language, timeout=timeout, atomic=atomic
+            )
+        )
 
     def interrupt(self, kernel: KernelLike) -> bool:
         """Interrupt what runs now; False if nothing does.
@@ -468,7 +472,9 @@ class Box:
         """
         from kernelbox.client import installing
 
-        return self._driver.run(installing.install(self._calls, kernel, requirements, upgrade=upgrade))
+        return self._driver.run(
+            installing.install(self._calls, kernel, requirements, upgrade=upgrade)
+        )
 
     def destroy(self, kernel: KernelLike) -> bool:
         """End a kernel and all its processes, and wait until they are gone.
@@ -501,7 +507,11 @@ class Box:
         """
         from kernelbox.client import reading
 
-        return self._driver.run(reading.output(self._calls, kernel, execution_id, stream=stream, start=start, length=length))
+        return self._driver.run(
+            reading.output(
+                self._calls, kernel, execution_id, stream=stream, start=start, length=length
+            )
+        )
 
     def search_output(
         self,
@@ -520,7 +530,11 @@ class Box:
         """
         from kernelbox.client import reading
 
-        return self._driver.run(reading.search_output(self._calls, kernel, execution_id, pattern, stream=stream, limit=limit))
+        return self._driver.run(
+            reading.search_output(
+                self._calls, kernel, execution_id, pattern, stream=stream, limit=limit
+            )
+        )
 
     def complete(self, kernel: KernelLike, code: str, *, cursor: int | None = None) -> list[str]:
         """What the word at ``cursor`` (the end of the code by default) could become.

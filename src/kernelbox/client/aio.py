@@ -96,7 +96,7 @@ class AsyncDriver:
         if isinstance(effect, Together):
             return await asyncio.gather(*map(self.run, effect.calls))
         if isinstance(effect, Consult):
-            answer = effect.do()
+            answer = effect.function(*effect.arguments)
             return await answer if inspect.isawaitable(answer) else answer
         return await asyncio.to_thread(effect.do)
 
@@ -162,7 +162,7 @@ async def _connect(address: str) -> socket.socket:
 async def _converse(
     sock: socket.socket, conversation: Conversation, on_input: AsyncOnInput | None
 ) -> AsyncGenerator[Happened | Answer, None]:
-    """Send the request, answer the questions, and yield the rest of what comes, until it is over."""
+    """Send the request, answer questions, and yield the rest of what comes, until it is over."""
     answering: set[asyncio.Future[Any]] = set()
     try:
         await _send(sock, conversation.opening())
@@ -190,9 +190,7 @@ async def _answer(
     await _send(sock, conversation.answer_input(answer))
 
 
-async def _receive_beside(
-    sock: socket.socket, answering: set[asyncio.Future[Any]]
-) -> bytes:
+async def _receive_beside(sock: socket.socket, answering: set[asyncio.Future[Any]]) -> bytes:
     """As :func:`_receive`; but an answer that fails is raised at once, for nothing more would come:
     the cell waits for it."""
     receiving = asyncio.ensure_future(_receive(sock))

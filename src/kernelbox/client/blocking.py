@@ -17,7 +17,7 @@ from kernelbox.client.conversation import (
     Happened,
     InputWanted,
 )
-from kernelbox.client.effects import Ask, Effect, Pause, StartKeeper, Together
+from kernelbox.client.effects import Ask, Consult, Effect, Pause, StartKeeper, Together
 from kernelbox.client.following import Telling
 from kernelbox.client.lines import Lines
 from kernelbox.client.meaning import KernelLike, OnInput
@@ -81,6 +81,8 @@ class BlockingDriver:
             return time.sleep(effect.seconds)
         if isinstance(effect, Together):
             return self._run_all(effect.calls)
+        if isinstance(effect, Consult):
+            return effect.function(*effect.arguments)
         return effect.do()
 
     def _ask(self, ask: Ask) -> Frame:
@@ -108,7 +110,7 @@ class BlockingDriver:
 def _converse(
     sock: socket.socket, conversation: Conversation, on_input: OnInput | None
 ) -> Iterator[Happened | Answer]:
-    """Send the request, answer the questions, and yield the rest of what comes, until it is over."""
+    """Send the request, answer questions, and yield the rest of what comes, until it is over."""
     _send(sock, conversation.opening())
     while not conversation.over:
         for item in conversation.feed(_receive(sock)):

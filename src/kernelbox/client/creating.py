@@ -1,4 +1,4 @@
-"""Making a kernel, or finding the one of that name: what is asked for, checked before it is sent."""
+"""Making a kernel, or finding the one of that name: what is asked for is checked, then sent."""
 
 from __future__ import annotations
 
@@ -70,9 +70,7 @@ def get_or_create(
     return calls.remember(reply["record"])
 
 
-def _walls(
-    calls: Calls, profile: ProfileLike | None, template: KernelLike | None
-) -> Frame | None:
+def _walls(calls: Calls, profile: ProfileLike | None, template: KernelLike | None) -> Frame | None:
     """The profile as it travels; None for one without walls, which need no module of theirs."""
     settings = calls.settings
     wanted = settings.profile if profile is None else profile

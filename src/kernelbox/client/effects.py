@@ -13,8 +13,8 @@ _T = TypeVar("_T")
 # Named tuples, with types that no future import turns into strings: a frozen dataclass takes eight
 # times as long to make, and whoever imports us waits for it.
 class Ask(NamedTuple):
-    """Send a request to an address and wait for its answer; ``on_input`` answers questions that come
-    before it."""
+    """Send a request to an address and wait for its answer; ``on_input`` answers the questions that
+    come before it."""
 
     address: str
     request: Frame
@@ -39,7 +39,8 @@ class Work(NamedTuple):
 class Consult(NamedTuple):
     """Ask a function of the caller's; what an asyncio caller's returns may have to be awaited."""
 
-    do: Callable[[], Any]
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
 
 
 class Together(NamedTuple):

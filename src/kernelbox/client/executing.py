@@ -1,4 +1,4 @@
-"""Running code: the request for an execution, its result, and what is known of one that was lost."""
+"""Running code: the request for an execution, its result, and what is known of a lost one."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def execute_with_retry(
     timeout: float | None,
     atomic: bool,
 ) -> Call[ExecutionResult]:
-    from kernelbox.retry import Run, attempts, check_repair  # who only executes need not wait for it
+    from kernelbox.retry import Run, attempts, check_repair  # who only executes does not wait
 
     check_repair(on_error_fn)
     rules = attempts(code, calls.settings.max_retries if max_attempts is None else max_attempts)
@@ -95,8 +95,7 @@ def execute_with_retry(
             )
             answer = yield from execute(calls, kernel, request)
         else:
-            failed = step
-            answer = yield Consult(lambda: on_error_fn(failed.result, failed.attempt))
+            answer = yield Consult(on_error_fn, (step.result, step.attempt))
         try:
             step = rules.send(answer)
         except StopIteration as end:

@@ -1,4 +1,4 @@
-"""Kernels as they are: looking at them, stopping what they do, starting them afresh, ending them."""
+"""Kernels as they are: looking at them, stopping what they do, renewing them, ending them."""
 
 from __future__ import annotations
 

@@ -33,9 +33,7 @@ def search_output(
     return found
 
 
-def _reader(
-    calls: Calls, kernel: KernelLike, execution_id: str, stream: str
-) -> Call[SpoolReader]:
+def _reader(calls: Calls, kernel: KernelLike, execution_id: str, stream: str) -> Call[SpoolReader]:
     if stream not in ("stdout", "stderr"):
         raise BadInput(f"stream is 'stdout' or 'stderr', not {stream!r}")
     manifest = yield from calls.kernel(kernel, {"op": "spool", "execution_id": execution_id})

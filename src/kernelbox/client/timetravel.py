@@ -70,9 +70,7 @@ def checkpoints(calls: Calls, kernel: KernelLike) -> Call[list[Checkpoint]]:
     return [Checkpoint.from_wire(values) for values in reply["checkpoints"]]
 
 
-def drop_checkpoint(
-    calls: Calls, kernel: KernelLike, checkpoint: str | Checkpoint
-) -> Call[None]:
+def drop_checkpoint(calls: Calls, kernel: KernelLike, checkpoint: str | Checkpoint) -> Call[None]:
     request = {"op": "drop_checkpoint", "checkpoint": wanted_checkpoint(checkpoint)}
     yield from calls.kernel(kernel, request)
 
