@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from kernelbox import config
-from kernelbox.config import Variable
+from kernelbox.config.variables import Variable
 from kernelbox.server import settings as server
 
 PAGE = Path(__file__).parent.parent / "docs" / "configuration.md"

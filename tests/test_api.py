@@ -669,6 +669,26 @@ print(kernelbox.execute(kernel, "x", timeout=10).return_value)
     assert ended.stdout == "interrupted\n'kept'\n", ended.stderr
 
 
+def test_ctrl_c_at_a_question_interrupts_the_cell(environment: Path, tmp_path: Path) -> None:
+    program = """
+import os, signal, kernelbox
+kernel = kernelbox.get_or_create("k")
+kernelbox.execute(kernel, "x = 'kept'")
+def leave(prompt):
+    os.kill(os.getpid(), signal.SIGINT)
+code = "try: input('? ')\\nexcept EOFError: pass\\nimport time; time.sleep(60)"
+try:
+    kernelbox.execute(kernel, code, on_input=leave)
+except KeyboardInterrupt:
+    print("interrupted")
+print(kernelbox.execute(kernel, "x", timeout=10).return_value)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=50
+    )
+    assert ended.stdout == "interrupted\n'kept'\n", ended.stderr
+
+
 # -- settings travel with each request ------------------------------------------------------
 
 

@@ -99,6 +99,18 @@ def test_refusals_are_the_same(play: Play, kernel: KernelRecord) -> None:
     play(story)
 
 
+def test_bad_input_is_refused_by_the_call_not_by_its_first_item(
+    play: Play, kernel: KernelRecord
+) -> None:
+    async def story(box: AsyncBox) -> None:
+        with pytest.raises(BadInput, match="code is a string"):
+            box.stream(kernel, 7)  # type: ignore[arg-type]
+        with pytest.raises(BadInput, match="code is a string"):
+            box.events(kernel, 7)  # type: ignore[arg-type]
+
+    play(story)
+
+
 def test_wipe_is_awaited_too(environment: Path) -> None:
     async def main() -> None:
         async with AsyncBox() as box:
@@ -165,6 +177,25 @@ def test_a_cell_that_times_out_over_its_question_has_a_result(
 
         result = await box.execute(kernel, "input('name? ')", on_input=soon)
         assert result.return_value == "'name? ada'"
+
+    play(story)
+
+
+def test_an_answer_that_fails_is_the_callers_error_at_once(
+    play: Play, kernel: KernelRecord
+) -> None:
+    async def leave(prompt: str) -> str:
+        await asyncio.sleep(0.01)
+        raise RuntimeError("the user left")
+
+    async def story(box: AsyncBox) -> None:
+        running = box.execute(kernel, "x = 5\ninput('name? ')", on_input=leave)
+        with pytest.raises(RuntimeError, match="the user left"):
+            await asyncio.wait_for(running, 20)
+        items = box.stream(kernel, "input('name? ')", on_input=leave)
+        with pytest.raises(RuntimeError, match="the user left"):
+            await asyncio.wait_for(anext(items), 20)
+        assert (await box.execute(kernel, "x", timeout=10)).return_value == "5"
 
     play(story)
 

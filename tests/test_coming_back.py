@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,36 @@ def result_of(events: list[Event]) -> ExecutionResult:
     last = events[-1].item
     assert isinstance(last, ExecutionResult)
     return last
+
+
+class Tardy:
+    """A keeper that has yet to notice that a kernel is not where it was."""
+
+    def __init__(self, box: Box | AsyncBox, nowhere: str, *, times: int) -> None:
+        self.nowhere, self.times = nowhere, times
+        self.find = box._calls.find
+        box._calls.find = self.late  # type: ignore[method-assign]
+
+    def late(self, kernel: Any) -> Any:
+        record = yield from self.find(kernel)
+        self.times -= 1
+        return record if self.times < 0 else replace(record, address=self.nowhere)
+
+
+def test_events_wait_until_the_keeper_knows_where_the_kernel_is(
+    shared_box: Box, kernel: KernelRecord, tmp_path: Path
+) -> None:
+    gone = replace(kernel, address=str(tmp_path / "nobody.sock"))
+    with Box(shared_box.settings) as box:
+        Tardy(box, gone.address, times=3)
+        assert result_of(list(box.events(gone, "6 * 7"))).return_value == "42"
+
+    async def story() -> list[Event]:
+        async with AsyncBox(shared_box.settings) as box:
+            Tardy(box, gone.address, times=3)
+            return [event async for event in box.events(gone, "6 * 7")]
+
+    assert result_of(asyncio.run(story())).return_value == "42"
 
 
 # -- attach -------------------------------------------------------------------------------------

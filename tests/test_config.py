@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from kernelbox import BadInput, Box, Settings, config
-from kernelbox.config import (
-    VARIABLES,
+from kernelbox import BadInput, Box, Settings
+from kernelbox.config import VARIABLES, spelling
+from kernelbox.config.checks import (
     check_code,
     check_language,
     check_name,
     check_timeout,
     check_whole,
-    in_short,
 )
+from kernelbox.errors import in_short
 
 # The table of seed 001: variable, default, field.
 TEN = [
@@ -236,6 +236,13 @@ def test_a_field_that_cannot_be_used_is_refused_by_its_name(
         Box(Settings(**{field: value}))  # type: ignore[arg-type]
 
 
+def test_a_secret_that_cannot_be_used_is_in_no_message() -> None:
+    address = "https://me:secret@example.org/simple"
+    with pytest.raises(BadInput, match="install_indexes takes a list") as caught:
+        Settings(install_indexes=address).check()  # type: ignore[arg-type]
+    assert "secret" not in str(caught.value)
+
+
 def test_paths_may_be_path_objects(folder: Path) -> None:
     settings = Settings(home=folder / "h").check()  # type: ignore[arg-type]
     assert settings == Settings(home=str(folder / "h"))
@@ -253,8 +260,8 @@ def test_the_defaults_fit() -> None:
 
 @pytest.fixture
 def nobody_warned_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config, "_told", set())
-    monkeypatch.setattr(config, "_looked_at", -1)
+    monkeypatch.setattr(spelling, "_told", set())
+    monkeypatch.setattr(spelling, "_looked_at", -1)
 
 
 @pytest.mark.usefixtures("nobody_warned_yet")

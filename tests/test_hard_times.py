@@ -96,6 +96,22 @@ def test_startup_code_that_kills_a_restarted_kernel_is_not_tried_for_ever(
         assert box.execute(record, "1 + 1").return_value == "2", "the next request tries again"
 
 
+def test_startup_code_that_hangs_in_a_restart_is_named(
+    starting: Callable[[str], Box], tmp_path: Path
+) -> None:
+    once = tmp_path / "once"
+    code = (
+        f"import time, pathlib\np = pathlib.Path({str(once)!r})\n"
+        "p.exists() and time.sleep(600)\np.touch()"
+    )
+    with starting(code) as box:
+        record = box.get_or_create("k")
+        with pytest.raises(StartupFailed, match="startup code"):
+            box.restart(record)
+        once.unlink()
+        assert box.restart(record).kernel_id == record.kernel_id
+
+
 def test_startup_code_that_hangs_after_a_death_is_given_up(
     starting: Callable[[str], Box], tmp_path: Path
 ) -> None:

@@ -153,8 +153,9 @@ def test_each_stream_is_read_by_itself(shared_box: Box, kernel: KernelRecord) ->
     assert read(kernel, result.execution_id, stream="stderr").text == "0\n-1\n-2\n"
     with pytest.raises(BadInput):
         read(kernel, result.execution_id, stream="display")
-    with pytest.raises(BadInput):
-        shared_box.search_output(kernel, result.execution_id, "(")
+    for pattern in ("(", "x{99999999999}", "(" * 5000 + ")" * 5000, 7):
+        with pytest.raises(BadInput, match=r"pattern is a string|is no regular expression"):
+            shared_box.search_output(kernel, result.execution_id, pattern)  # type: ignore[arg-type]
 
 
 def test_a_progress_bar_is_whole_in_the_spool(shared_box: Box, kernel: KernelRecord) -> None:

@@ -183,6 +183,15 @@ def test_a_timeout_and_a_death_are_failures_to_repair(
     assert told == [("timeout", "kept"), ("error", "lost")]
 
 
+def test_a_repair_that_has_run_out_is_not_taken_for_a_result(
+    shared_box: Box, kernel: KernelRecord
+) -> None:
+    codes = iter(["2/0"])
+    with pytest.raises(RuntimeError) as caught:
+        shared_box.execute_with_retry(kernel, "1/0", lambda result, attempt: next(codes))
+    assert isinstance(caught.value.__cause__, StopIteration)
+
+
 def test_bash_is_repaired_too(shared_box: Box, kernel: KernelRecord) -> None:
     result = shared_box.execute_with_retry(
         kernel, "exit_with() { return 3; }; exit_with", lambda r, n: "echo ok", language="bash"

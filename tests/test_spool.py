@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from kernelbox.client.spoolreader import SpoolReader
 from kernelbox.errors import BadInput
-from kernelbox.spool import Event, OutputPage, Spool, SpoolReader
+from kernelbox.result import OutputPage
+from kernelbox.spool import Event, Spool
 
 ROOMY = 256 << 20
 

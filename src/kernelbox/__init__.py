@@ -49,11 +49,13 @@ if TYPE_CHECKING:
         wipe as wipe,
     )
     from kernelbox.async_box import AsyncBox as AsyncBox
-    from kernelbox.box import (
-        Box as Box,
+    from kernelbox.box import Box as Box
+    from kernelbox.client.meaning import (
+        AsyncRepair as AsyncRepair,
         KernelLike as KernelLike,
         OnInput as OnInput,
         ProfileLike as ProfileLike,
+        Repair as Repair,
     )
     from kernelbox.config import Settings as Settings
     from kernelbox.errors import (
@@ -81,10 +83,10 @@ if TYPE_CHECKING:
         InstallReport as InstallReport,
         KernelRecord as KernelRecord,
         OutputItem as OutputItem,
+        OutputMatch as OutputMatch,
+        OutputPage as OutputPage,
         SaveReport as SaveReport,
     )
-    from kernelbox.retry import AsyncRepair as AsyncRepair, Repair as Repair
-    from kernelbox.spool import OutputMatch as OutputMatch, OutputPage as OutputPage
     from kernelbox.walls.bindings import Secret as Secret
     from kernelbox.walls.profiles import Mount as Mount, Profile as Profile
 
@@ -96,7 +98,8 @@ _HOMES = {
         " output restart rewind save search_output status stream undo wipe"
     ),
     "async_box": "AsyncBox",
-    "box": "Box KernelLike OnInput ProfileLike",
+    "box": "Box",
+    "client.meaning": "AsyncRepair KernelLike OnInput ProfileLike Repair",
     "config": "Settings",
     "errors": (
         "BadInput BoxError CheckpointNotFound EpochMismatch ExecutionNotFound InstallFailed"
@@ -104,10 +107,8 @@ _HOMES = {
     ),
     "result": (
         "AttemptSnapshot Checkpoint ErrorInfo Event ExecutionResult Image InstallReport"
-        " InstalledPackage KernelRecord OutputItem SaveReport"
+        " InstalledPackage KernelRecord OutputItem OutputMatch OutputPage SaveReport"
     ),
-    "retry": "AsyncRepair Repair",
-    "spool": "OutputMatch OutputPage",
     "walls.bindings": "Secret",
     "walls.profiles": "Mount Profile",
 }

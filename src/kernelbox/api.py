@@ -9,8 +9,8 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, overload
 
-from kernelbox.box import Box, KernelKey, OnInput
-from kernelbox.client.calls import KernelLike, ProfileLike
+from kernelbox.box import Box
+from kernelbox.client.meaning import KernelKey, KernelLike, OnInput, ProfileLike, Repair
 from kernelbox.config import Settings
 from kernelbox.result import (
     Checkpoint,
@@ -19,10 +19,10 @@ from kernelbox.result import (
     InstallReport,
     KernelRecord,
     OutputItem,
+    OutputMatch,
+    OutputPage,
     SaveReport,
 )
-from kernelbox.retry import Repair
-from kernelbox.spool import OutputMatch, OutputPage
 
 _boxes: dict[Settings, Box] = {}
 _MOST_BOXES = 16

@@ -1,28 +1,17 @@
-"""AsyncBox: the methods of :class:`kernelbox.Box`, awaited, over the same calls."""
+"""AsyncBox: the methods of :class:`kernelbox.Box`, awaited, over the same calls.
+
+Written by ``scripts/make_api.py`` from ``box.py``; change them there.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import inspect
-import socket
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, overload
 
-from kernelbox.box import (
-    PAGE,
-    KernelKey,
-    attach_request,
-    check_cells,
-    check_pattern,
-    check_stream,
-    one_or_many,
-    shown_item,
-)
-from kernelbox.client import aio
-from kernelbox.client.calls import Calls, KernelLike, ProfileLike, wanted_checkpoint
-from kernelbox.client.conversation import Answer, ConnectionLost, Conversation, InputWanted
-from kernelbox.config import Settings, check_whole
+from kernelbox.client import aio, creating, executing, kernels
+from kernelbox.client.calls import Calls
+from kernelbox.client.meaning import AsyncOnInput, AsyncRepair, KernelKey, KernelLike, ProfileLike
+from kernelbox.config import Settings
 from kernelbox.result import (
     Checkpoint,
     Event,
@@ -30,14 +19,10 @@ from kernelbox.result import (
     InstallReport,
     KernelRecord,
     OutputItem,
+    OutputMatch,
+    OutputPage,
     SaveReport,
 )
-from kernelbox.retry import AsyncRepair, Mend, attempts, check_repair
-from kernelbox.spool import OutputMatch, OutputPage, SpoolReader
-from kernelbox.wire import Frame
-
-AsyncOnInput = Callable[[str], str | Awaitable[str | None] | None]
-"""Answers ``input(prompt)`` in a cell, at once or awaited; None: there is no answer."""
 
 
 class AsyncBox:
@@ -49,9 +34,8 @@ class AsyncBox:
     def __init__(self, settings: Settings | None = None) -> None:
         """``settings`` default to the environment as it is now."""
         self.settings = settings or Settings.from_environment()
-        self._calls = Calls(self.settings)
+        self._calls = Calls(self.settings, on_disconnect="interrupt")
         self._driver = aio.AsyncDriver()
-        self._send, self._receive = aio.send, aio.receive
 
     async def __aenter__(self) -> AsyncBox:
         return self
@@ -76,7 +60,8 @@ class AsyncBox:
     ) -> KernelRecord:
         """See :meth:`Box.get_or_create`."""
         return await self._driver.run(
-            self._calls.get_or_create(
+            creating.get_or_create(
+                self._calls,
                 name,
                 session_name=session_name,
                 tags=tags,
@@ -102,35 +87,21 @@ class AsyncBox:
         idempotency_key: str | None = None,
     ) -> ExecutionResult:
         """See :meth:`Box.execute`."""
-        if on_input is not None:
-            events = self.events(
-                kernel,
-                code,
-                language=language,
-                timeout=timeout,
-                expect_epoch=expect_epoch,
-                execution_id=execution_id,
-                atomic=atomic,
-                on_input=on_input,
-                on_disconnect=on_disconnect,
-                idempotency_key=idempotency_key,
-            )
-            result = [event.item async for event in events][-1]
-            assert isinstance(result, ExecutionResult)
-            return result
-        request = self._calls.execute_request(
+        request = executing.execute_request(
+            self._calls,
             code,
             language=language,
             timeout=timeout,
             expect_epoch=expect_epoch,
             execution_id=execution_id,
             atomic=atomic,
-            on_disconnect=on_disconnect or "interrupt",
+            stdin=on_input is not None,
+            on_disconnect=on_disconnect,
             idempotency_key=idempotency_key,
         )
-        return await self._driver.run(self._calls.execute(kernel, request))
+        return await self._driver.run(executing.execute(self._calls, kernel, request, on_input))
 
-    async def stream(
+    def stream(
         self,
         kernel: KernelLike,
         code: str,
@@ -143,20 +114,18 @@ class AsyncBox:
         on_input: AsyncOnInput | None = None,
     ) -> AsyncGenerator[OutputItem | ExecutionResult, None]:
         """See :meth:`Box.stream`."""
-        events = self.events(
-            kernel,
-            code,
-            language=language,
-            timeout=timeout,
-            expect_epoch=expect_epoch,
-            execution_id=execution_id,
-            atomic=atomic,
-            on_input=on_input,
+        return self._driver.items(
+            self.events(
+                kernel,
+                code,
+                language=language,
+                timeout=timeout,
+                expect_epoch=expect_epoch,
+                execution_id=execution_id,
+                atomic=atomic,
+                on_input=on_input,
+            )
         )
-        # Closed when we are: who leaves early means the cell, too.
-        async with aclosing(events):
-            async for event in events:
-                yield event.item
 
     def events(
         self,
@@ -173,7 +142,8 @@ class AsyncBox:
         idempotency_key: str | None = None,
     ) -> AsyncGenerator[Event, None]:
         """See :meth:`Box.events`."""
-        request = self._calls.execute_request(
+        request = executing.execute_request(
+            self._calls,
             code,
             language=language,
             timeout=timeout,
@@ -185,62 +155,14 @@ class AsyncBox:
             on_disconnect=on_disconnect or "interrupt",
             idempotency_key=idempotency_key,
         )
-        return self._follow(kernel, request, on_input)
+        return self._driver.follow(self._calls, kernel, request, on_input)
 
     def attach(
         self, kernel: KernelLike, execution_id: str, *, start: int = 0
     ) -> AsyncGenerator[Event, None]:
         """See :meth:`Box.attach`."""
-        return self._follow(kernel, attach_request(execution_id, start), None)
-
-    async def _follow(
-        self, kernel: KernelLike, request: Frame, on_input: AsyncOnInput | None
-    ) -> AsyncGenerator[Event, None]:
-        run = self._driver.run
-        address = await run(self._calls.address(kernel))
-        number = int(request.get("start", 0)) - 1
-        answering: list[asyncio.Future[None]] = []
-        for last_try in (False, True):
-            conversation = Conversation(request)
-            try:
-                async with self._driver.lines.line(address) as sock:
-                    await self._send(sock, conversation.opening())
-                    while not conversation.over:
-                        for item in conversation.feed(await self._receive(sock)):
-                            if isinstance(item, InputWanted):
-                                answer = on_input(item.prompt) if on_input else None
-                                # Meanwhile the cell may time out or be interrupted.
-                                answering.append(
-                                    asyncio.ensure_future(self._answer(sock, conversation, answer))
-                                )
-                            elif isinstance(item, Answer):
-                                result = ExecutionResult.from_wire(item.content)
-                                yield Event(number + 1, result)
-                            elif (shown := shown_item(item)) is not None:
-                                number = item.number
-                                yield Event(number, shown)
-                return
-            except ConnectionLost as error:
-                if error.connected:
-                    result = await run(self._calls.lost_result(kernel, request, error))
-                    yield Event(number + 1, result)
-                    return
-                if last_try:
-                    raise
-                address = await run(self._calls.fresh_address(kernel))
-            finally:
-                for task in answering:
-                    task.cancel()
-
-    async def _answer(
-        self,
-        sock: socket.socket,
-        conversation: Conversation,
-        answer: str | Awaitable[str | None] | None,
-    ) -> None:
-        if inspect.isawaitable(answer):
-            answer = await answer
-        await self._send(sock, conversation.answer_input(answer))
+        request = executing.attach_request(execution_id, start)
+        return self._driver.follow(self._calls, kernel, request, None)
 
     async def execute_with_retry(
         self,
@@ -254,25 +176,18 @@ class AsyncBox:
         atomic: bool = False,
     ) -> ExecutionResult:
         """See :meth:`Box.execute_with_retry`; ``on_error_fn`` may be a coroutine function."""
-        check_repair(on_error_fn)
-        rules = attempts(code, self.settings.max_retries if max_attempts is None else max_attempts)
-        try:
-            step = next(rules)
-            while True:
-                if isinstance(step, Mend):
-                    better = on_error_fn(step.result, step.attempt)
-                    if inspect.isawaitable(better):
-                        better = await better
-                    step = rules.send(better)
-                else:
-                    step = rules.send(
-                        await self.execute(
-                            kernel, step.code, language=language, timeout=timeout, atomic=atomic
-                        )
-                    )
-        except StopIteration as end:
-            result: ExecutionResult = end.value
-            return result
+        return await self._driver.run(
+            executing.execute_with_retry(
+                self._calls,
+                kernel,
+                code,
+                on_error_fn,
+                max_attempts=max_attempts,
+                language=language,
+                timeout=timeout,
+                atomic=atomic,
+            )
+        )
 
     async def execute_many(
         self,
@@ -283,38 +198,31 @@ class AsyncBox:
         atomic: bool = False,
     ) -> dict[KernelKey, ExecutionResult]:
         """See :meth:`Box.execute_many`."""
-        check_cells(cells)
-        for kernel in cells:
-            await self._driver.run(self._calls.address(kernel))
-        results = await asyncio.gather(
-            *(
-                self.execute(kernel, code, language=language, timeout=timeout, atomic=atomic)
-                for kernel, code in cells.items()
+        return await self._driver.run(
+            executing.execute_many(
+                self._calls, cells, language=language, timeout=timeout, atomic=atomic
             )
         )
-        return dict(zip(cells, results, strict=True))
 
     async def interrupt(self, kernel: KernelLike) -> bool:
         """See :meth:`Box.interrupt`."""
-        return bool((await self._ask(kernel, {"op": "interrupt"}))["interrupted"])
+        return await self._driver.run(kernels.interrupt(self._calls, kernel))
 
     async def cancel(self, kernel: KernelLike, execution_id: str) -> bool:
         """See :meth:`Box.cancel`."""
-        reply = await self._ask(kernel, {"op": "cancel", "execution_id": execution_id})
-        return bool(reply["cancelled"])
+        return await self._driver.run(kernels.cancel(self._calls, kernel, execution_id))
 
     async def restart(self, kernel: KernelLike) -> KernelRecord:
         """See :meth:`Box.restart`."""
-        reply = await self._ask(kernel, {"op": "restart"}, patience=self.settings.start_timeout)
-        return KernelRecord.from_wire(reply["record"])
+        return await self._driver.run(kernels.restart(self._calls, kernel))
 
     async def status(self, kernel: KernelLike) -> dict[str, Any]:
         """See :meth:`Box.status`."""
-        return await self._ask(kernel, {"op": "status"})
+        return await self._driver.run(kernels.status(self._calls, kernel))
 
     async def list_kernels(self, *, refresh: bool = False) -> list[KernelRecord]:
         """See :meth:`Box.list_kernels`."""
-        return await self._driver.run(self._calls.list_kernels(refresh=refresh))
+        return await self._driver.run(kernels.list_kernels(self._calls, refresh=refresh))
 
     @overload
     async def branch(
@@ -349,59 +257,75 @@ class AsyncBox:
         method: str = "auto",
     ) -> KernelRecord | list[KernelRecord]:
         """See :meth:`Box.branch`."""
-        chosen = one_or_many(name, names)
+        from kernelbox.client import timetravel
+
+        chosen = timetravel.one_or_many(name, names)
         made = await self._driver.run(
-            self._calls.branch(kernel, chosen, reseed=reseed, files=files, method=method)
+            timetravel.branch(
+                self._calls, kernel, chosen, reseed=reseed, files=files, method=method
+            )
         )
         return made[0] if names is None else made
 
     async def checkpoint(self, kernel: KernelLike, label: str | None = None) -> str:
         """See :meth:`Box.checkpoint`."""
-        request = self._calls.checkpoint_request(label)
-        patience = 2 * self.settings.fork_timeout + 5
-        return str((await self._ask(kernel, request, patience=patience))["checkpoint_id"])
+        from kernelbox.client import timetravel
+
+        return await self._driver.run(timetravel.checkpoint(self._calls, kernel, label))
 
     async def checkpoints(self, kernel: KernelLike) -> list[Checkpoint]:
         """See :meth:`Box.checkpoints`."""
-        reply = await self._ask(kernel, {"op": "checkpoints"})
-        return [Checkpoint.from_wire(values) for values in reply["checkpoints"]]
+        from kernelbox.client import timetravel
+
+        return await self._driver.run(timetravel.checkpoints(self._calls, kernel))
 
     async def drop_checkpoint(self, kernel: KernelLike, checkpoint: str | Checkpoint) -> None:
         """See :meth:`Box.drop_checkpoint`."""
-        wanted = wanted_checkpoint(checkpoint)
-        await self._ask(kernel, {"op": "drop_checkpoint", "checkpoint": wanted})
+        from kernelbox.client import timetravel
+
+        return await self._driver.run(timetravel.drop_checkpoint(self._calls, kernel, checkpoint))
 
     async def rewind(self, kernel: KernelLike, checkpoint: str | Checkpoint) -> KernelRecord:
         """See :meth:`Box.rewind`."""
-        request = {"op": "rewind", "checkpoint": wanted_checkpoint(checkpoint)}
-        return KernelRecord.from_wire((await self._ask(kernel, request))["record"])
+        from kernelbox.client import timetravel
+
+        return await self._driver.run(timetravel.rewind(self._calls, kernel, checkpoint))
 
     async def undo(self, kernel: KernelLike, n: int = 1) -> KernelRecord:
         """See :meth:`Box.undo`."""
-        request = {"op": "undo", "cells": check_whole("n", n, least=1)}
-        return KernelRecord.from_wire((await self._ask(kernel, request))["record"])
+        from kernelbox.client import timetravel
+
+        return await self._driver.run(timetravel.undo(self._calls, kernel, n))
 
     async def save(self, kernel: KernelLike, path: str) -> SaveReport:
         """See :meth:`Box.save`."""
-        return await self._driver.run(self._calls.save(kernel, path))
+        from kernelbox.client import sessions
+
+        return await self._driver.run(sessions.save(self._calls, kernel, path))
 
     async def load(self, name: str, path: str, *, trust: bool = False) -> KernelRecord:
         """See :meth:`Box.load`."""
-        return await self._driver.run(self._calls.load(name, path, trust=trust))
+        from kernelbox.client import sessions
+
+        return await self._driver.run(sessions.load(self._calls, name, path, trust=trust))
 
     async def install(
         self, kernel: KernelLike, *requirements: str, upgrade: bool = False
     ) -> InstallReport:
         """See :meth:`Box.install`."""
-        return await self._driver.run(self._calls.install(kernel, requirements, upgrade=upgrade))
+        from kernelbox.client import installing
+
+        return await self._driver.run(
+            installing.install(self._calls, kernel, requirements, upgrade=upgrade)
+        )
 
     async def destroy(self, kernel: KernelLike) -> bool:
         """See :meth:`Box.destroy`."""
-        return await self._driver.run(self._calls.destroy(kernel))
+        return await self._driver.run(kernels.destroy(self._calls, kernel))
 
     async def wipe(self) -> list[str]:
         """See :meth:`Box.wipe`."""
-        return await self._driver.run(self._calls.wipe())
+        return await self._driver.run(kernels.wipe(self._calls))
 
     async def output(
         self,
@@ -410,13 +334,16 @@ class AsyncBox:
         *,
         stream: str = "stdout",
         start: int = 0,
-        length: int = PAGE,
+        length: int = 10000,
     ) -> OutputPage:
         """See :meth:`Box.output`."""
-        check_whole("start", start)
-        check_whole("length", length, least=1)
-        reader = await self._reader(kernel, execution_id, stream)
-        return await asyncio.to_thread(reader.page, stream, start=start, length=length)
+        from kernelbox.client import reading
+
+        return await self._driver.run(
+            reading.output(
+                self._calls, kernel, execution_id, stream=stream, start=start, length=length
+            )
+        )
 
     async def search_output(
         self,
@@ -428,22 +355,16 @@ class AsyncBox:
         limit: int = 20,
     ) -> list[OutputMatch]:
         """See :meth:`Box.search_output`."""
-        check_pattern(pattern)
-        check_whole("limit", limit, least=1)
-        reader = await self._reader(kernel, execution_id, stream)
-        return reader.search(pattern, stream=stream, limit=limit)
+        from kernelbox.client import reading
+
+        return await self._driver.run(
+            reading.search_output(
+                self._calls, kernel, execution_id, pattern, stream=stream, limit=limit
+            )
+        )
 
     async def complete(
         self, kernel: KernelLike, code: str, *, cursor: int | None = None
     ) -> list[str]:
         """See :meth:`Box.complete`."""
-        fields = {"code": code, "cursor_pos": len(code) if cursor is None else cursor}
-        reply = await self._ask(kernel, {"op": "ask", "what": "complete", "fields": fields})
-        return list(reply.get("matches", ()))
-
-    async def _reader(self, kernel: KernelLike, execution_id: str, stream: str) -> SpoolReader:
-        check_stream(stream)
-        return SpoolReader(await self._ask(kernel, {"op": "spool", "execution_id": execution_id}))
-
-    async def _ask(self, kernel: KernelLike, request: Frame, *, patience: float = 60.0) -> Frame:
-        return await self._driver.run(self._calls.kernel(kernel, request, patience=patience))
+        return await self._driver.run(kernels.complete(self._calls, kernel, code, cursor))

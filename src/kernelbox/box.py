@@ -1,27 +1,18 @@
-"""Box, which every entrance calls: the kernels of a home. ``async_box.py`` is the same, awaited."""
+"""Box, which every entrance calls: the kernels of a home.
+
+Here is what can be asked, and what it means; what is asked of whom is in ``client/``. ``api.py``
+and ``async_box.py`` are written from this file: ``python scripts/make_api.py`` after a change.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar, overload
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, overload
 
-from kernelbox.client import blocking
-from kernelbox.client.calls import (
-    Calls,
-    KernelLike as KernelLike,
-    ProfileLike as ProfileLike,
-    check_meant,
-    wanted_checkpoint,
-)
-from kernelbox.client.conversation import (
-    Answer,
-    ConnectionLost,
-    Conversation,
-    Happened,
-    InputWanted,
-)
-from kernelbox.config import Settings, check_whole, in_short
-from kernelbox.errors import BadInput
+from kernelbox.client import blocking, creating, executing, kernels
+from kernelbox.client.calls import Calls
+from kernelbox.client.meaning import KernelKey, KernelLike, OnInput, ProfileLike, Repair
+from kernelbox.config import Settings
 from kernelbox.result import (
     Checkpoint,
     Event,
@@ -29,25 +20,10 @@ from kernelbox.result import (
     InstallReport,
     KernelRecord,
     OutputItem,
+    OutputMatch,
+    OutputPage,
     SaveReport,
 )
-from kernelbox.retry import Repair, Run, attempts, check_repair
-from kernelbox.spool import OutputMatch, OutputPage, SpoolReader
-from kernelbox.wire import Frame
-
-OnInput = Callable[[str], str | None]
-"""Answers ``input(prompt)`` in a cell; None: there is no answer."""
-_SHOWN = {
-    "stream",
-    "display_data",
-    "update_display_data",
-    "execute_result",
-    "clear_output",
-    "error",
-}
-PAGE = 10_000
-KernelKey = TypeVar("KernelKey", str, KernelRecord)
-"""What results of many kernels come back under: what their code was given under."""
 
 
 class Box:
@@ -103,7 +79,8 @@ class Box:
         ``"lost"`` and its ``cause`` says why. Raises :class:`StartupFailed` if it does not come up.
         """
         return self._driver.run(
-            self._calls.get_or_create(
+            creating.get_or_create(
+                self._calls,
                 name,
                 session_name=session_name,
                 tags=tags,
@@ -155,32 +132,19 @@ class Box:
           the kernel's variables since. Another request under the same key raises
           :class:`KeyReused`.
         """
-        if on_input is not None:
-            *_, last = self.events(
-                kernel,
-                code,
-                language=language,
-                timeout=timeout,
-                expect_epoch=expect_epoch,
-                execution_id=execution_id,
-                atomic=atomic,
-                on_input=on_input,
-                on_disconnect=on_disconnect or "continue",
-                idempotency_key=idempotency_key,
-            )
-            assert isinstance(last.item, ExecutionResult)
-            return last.item
-        request = self._calls.execute_request(
+        request = executing.execute_request(
+            self._calls,
             code,
             language=language,
             timeout=timeout,
             expect_epoch=expect_epoch,
             execution_id=execution_id,
             atomic=atomic,
-            on_disconnect=on_disconnect or "continue",
+            stdin=on_input is not None,
+            on_disconnect=on_disconnect,
             idempotency_key=idempotency_key,
         )
-        return self._driver.run(self._calls.execute(kernel, request))
+        return self._driver.run(executing.execute(self._calls, kernel, request, on_input))
 
     def stream(
         self,
@@ -201,17 +165,18 @@ class Box:
         code is sent when the first item is asked for. Leaving early (closing the iterator)
         interrupts the cell.
         """
-        events = self.events(
-            kernel,
-            code,
-            language=language,
-            timeout=timeout,
-            expect_epoch=expect_epoch,
-            execution_id=execution_id,
-            atomic=atomic,
-            on_input=on_input,
+        return self._driver.items(
+            self.events(
+                kernel,
+                code,
+                language=language,
+                timeout=timeout,
+                expect_epoch=expect_epoch,
+                execution_id=execution_id,
+                atomic=atomic,
+                on_input=on_input,
+            )
         )
-        return (event.item for event in events)
 
     def events(
         self,
@@ -233,7 +198,8 @@ class Box:
         The arguments are those of :func:`execute`. Leaving early interrupts the cell, unless
         ``on_disconnect`` is ``"continue"``.
         """
-        request = self._calls.execute_request(
+        request = executing.execute_request(
+            self._calls,
             code,
             language=language,
             timeout=timeout,
@@ -245,7 +211,7 @@ class Box:
             on_disconnect=on_disconnect or "interrupt",
             idempotency_key=idempotency_key,
         )
-        return self._follow(kernel, request, on_input)
+        return self._driver.follow(self._calls, kernel, request, on_input)
 
     def attach(self, kernel: KernelLike, execution_id: str, *, start: int = 0) -> Iterator[Event]:
         """Come back to the execution ``execution_id``, be it waiting, running or finished: what it
@@ -253,36 +219,8 @@ class Box:
 
         Raises :class:`ExecutionNotFound` if it is not kept any more (``KERNELBOX_SPOOL_KEEP``).
         """
-        return self._follow(kernel, attach_request(execution_id, start), None)
-
-    def _follow(
-        self, kernel: KernelLike, request: Frame, on_input: OnInput | None
-    ) -> Iterator[Event]:
-        run = self._driver.run
-        address = run(self._calls.address(kernel))
-        number = int(request.get("start", 0)) - 1
-        for last_try in (False, True):
-            conversation = Conversation(request)
-            try:
-                with self._driver.lines.line(address, patience=None) as sock:
-                    for item in blocking.converse(sock, conversation):
-                        if isinstance(item, InputWanted):
-                            answer = on_input(item.prompt) if on_input else None
-                            sock.sendall(conversation.answer_input(answer))
-                        elif isinstance(item, Answer):
-                            yield Event(number + 1, ExecutionResult.from_wire(item.content))
-                        elif (shown := shown_item(item)) is not None:
-                            number = item.number
-                            yield Event(number, shown)
-                return
-            except ConnectionLost as error:
-                if error.connected:
-                    result = run(self._calls.lost_result(kernel, request, error))
-                    yield Event(number + 1, result)
-                    return
-                if last_try:
-                    raise
-                address = run(self._calls.fresh_address(kernel))
+        request = executing.attach_request(execution_id, start)
+        return self._driver.follow(self._calls, kernel, request, None)
 
     def execute_with_retry(
         self,
@@ -305,22 +243,18 @@ class Box:
         nobody is asked: the status is ``"max_attempts_exceeded"``, the error is the last one.
         ``result.attempts`` has every try.
         """
-        check_repair(on_error_fn)
-        rules = attempts(code, self.settings.max_retries if max_attempts is None else max_attempts)
-        try:
-            step = next(rules)
-            while True:
-                if isinstance(step, Run):
-                    step = rules.send(
-                        self.execute(
-                            kernel, step.code, language=language, timeout=timeout, atomic=atomic
-                        )
-                    )
-                else:
-                    step = rules.send(on_error_fn(step.result, step.attempt))
-        except StopIteration as end:
-            result: ExecutionResult = end.value
-            return result
+        return self._driver.run(
+            executing.execute_with_retry(
+                self._calls,
+                kernel,
+                code,
+                on_error_fn,
+                max_attempts=max_attempts,
+                language=language,
+                timeout=timeout,
+                atomic=atomic,
+            )
+        )
 
     def execute_many(
         self,
@@ -336,19 +270,11 @@ class Box:
         ``timeout`` and ``atomic`` are those of :func:`execute`. A kernel that is not there is
         noticed before anything is run.
         """
-        from concurrent.futures import ThreadPoolExecutor
-
-        check_cells(cells)
-        for kernel in cells:
-            self._driver.run(self._calls.address(kernel))
-        with ThreadPoolExecutor(max(1, len(cells))) as pool:
-            running = {
-                kernel: pool.submit(
-                    self.execute, kernel, code, language=language, timeout=timeout, atomic=atomic
-                )
-                for kernel, code in cells.items()
-            }
-        return {kernel: future.result() for kernel, future in running.items()}
+        return self._driver.run(
+            executing.execute_many(
+                self._calls, cells, language=language, timeout=timeout, atomic=atomic
+            )
+        )
 
     def interrupt(self, kernel: KernelLike) -> bool:
         """Interrupt what runs now; False if nothing does.
@@ -356,14 +282,14 @@ class Box:
         Python code gets a KeyboardInterrupt, bash a SIGINT. Variables are kept, and cells that wait
         go on. :func:`cancel` means one execution and no other.
         """
-        return bool(self._ask(kernel, {"op": "interrupt"})["interrupted"])
+        return self._driver.run(kernels.interrupt(self._calls, kernel))
 
     def cancel(self, kernel: KernelLike, execution_id: str) -> bool:
         """Take that execution out of the queue, or interrupt it if it runs; no other is touched.
 
         False if it neither waits nor runs. ``execution_id`` is the one given to :func:`execute`.
         """
-        return bool(self._ask(kernel, {"op": "cancel", "execution_id": execution_id})["cancelled"])
+        return self._driver.run(kernels.cancel(self._calls, kernel, execution_id))
 
     def restart(self, kernel: KernelLike) -> KernelRecord:
         """A fresh interpreter under the same name and id; the epoch goes up by one.
@@ -371,8 +297,7 @@ class Box:
         Variables and the bash session are gone. What runs or waits ends with an error at once.
         Startup code is run again; raises :class:`StartupFailed` if it fails.
         """
-        reply = self._ask(kernel, {"op": "restart"}, patience=self.settings.start_timeout)
-        return KernelRecord.from_wire(reply["record"])
+        return self._driver.run(kernels.restart(self._calls, kernel))
 
     def status(self, kernel: KernelLike) -> dict[str, Any]:
         """What a kernel is doing now; the answer does not wait for the running cell.
@@ -383,7 +308,7 @@ class Box:
         ``processes`` (pid, role, memory, processor time), and ``stack``: where the running Python
         code is, as text.
         """
-        return self._ask(kernel, {"op": "status"})
+        return self._driver.run(kernels.status(self._calls, kernel))
 
     def list_kernels(self, *, refresh: bool = False) -> list[KernelRecord]:
         """The kernels of this home, oldest first.
@@ -391,7 +316,7 @@ class Box:
         ``status``, ``epoch`` and other fields that change are as the keeper was last told.
         ``refresh=True`` asks each kernel; one that does not answer within 5 s is ``"unreachable"``.
         """
-        return self._driver.run(self._calls.list_kernels(refresh=refresh))
+        return self._driver.run(kernels.list_kernels(self._calls, refresh=refresh))
 
     @overload
     def branch(
@@ -443,9 +368,13 @@ class Box:
         A name that is taken raises :class:`BadInput`; a kernel that is not ours
         (``KERNELBOX_KERNEL_TYPE``) raises :class:`Unsupported`.
         """
-        chosen = one_or_many(name, names)
+        from kernelbox.client import timetravel  # who only executes need not wait for it
+
+        chosen = timetravel.one_or_many(name, names)
         made = self._driver.run(
-            self._calls.branch(kernel, chosen, reseed=reseed, files=files, method=method)
+            timetravel.branch(
+                self._calls, kernel, chosen, reseed=reseed, files=files, method=method
+            )
         )
         return made[0] if names is None else made
 
@@ -459,22 +388,24 @@ class Box:
         dropped. A session with threads that no copy can have raises :class:`Unsupported`, which
         names them.
         """
-        request = self._calls.checkpoint_request(label)
-        patience = 2 * self.settings.fork_timeout + 5
-        return str(self._ask(kernel, request, patience=patience)["checkpoint_id"])
+        from kernelbox.client import timetravel
+
+        return self._driver.run(timetravel.checkpoint(self._calls, kernel, label))
 
     def checkpoints(self, kernel: KernelLike) -> list[Checkpoint]:
         """The checkpoints of a kernel, oldest first."""
-        reply = self._ask(kernel, {"op": "checkpoints"})
-        return [Checkpoint.from_wire(values) for values in reply["checkpoints"]]
+        from kernelbox.client import timetravel
+
+        return self._driver.run(timetravel.checkpoints(self._calls, kernel))
 
     def drop_checkpoint(self, kernel: KernelLike, checkpoint: str | Checkpoint) -> None:
         """Forget a ``checkpoint``, meant by its id or label, and free its memory.
 
         Raises :class:`CheckpointNotFound`.
         """
-        wanted = wanted_checkpoint(checkpoint)
-        self._ask(kernel, {"op": "drop_checkpoint", "checkpoint": wanted})
+        from kernelbox.client import timetravel
+
+        return self._driver.run(timetravel.drop_checkpoint(self._calls, kernel, checkpoint))
 
     def rewind(self, kernel: KernelLike, checkpoint: str | Checkpoint) -> KernelRecord:
         """Bring a kernel back to a ``checkpoint``, as if nothing had been run since.
@@ -486,8 +417,9 @@ class Box:
         clients stay; the epoch goes up by one. What runs or waits ends with an error at once.
         Raises :class:`CheckpointNotFound`.
         """
-        request = {"op": "rewind", "checkpoint": wanted_checkpoint(checkpoint)}
-        return KernelRecord.from_wire(self._ask(kernel, request)["record"])
+        from kernelbox.client import timetravel
+
+        return self._driver.run(timetravel.rewind(self._calls, kernel, checkpoint))
 
     def undo(self, kernel: KernelLike, n: int = 1) -> KernelRecord:
         """Go back to before the last ``n`` Python cells, as :func:`rewind` does.
@@ -496,8 +428,9 @@ class Box:
         those cells were run. Sessions so large that this would slow down every cell switch it off,
         and ``result.notes`` says so. Raises :class:`CheckpointNotFound` if there are fewer.
         """
-        request = {"op": "undo", "cells": check_whole("n", n, least=1)}
-        return KernelRecord.from_wire(self._ask(kernel, request)["record"])
+        from kernelbox.client import timetravel
+
+        return self._driver.run(timetravel.undo(self._calls, kernel, n))
 
     def save(self, kernel: KernelLike, path: str) -> SaveReport:
         """Write a session to a file, for :func:`load` to read in another process or after a reboot.
@@ -508,7 +441,9 @@ class Box:
         The file at ``path`` is replaced when the new one is whole. It is signed with a key of this
         home, and holds whatever your variables hold.
         """
-        return self._driver.run(self._calls.save(kernel, path))
+        from kernelbox.client import sessions
+
+        return self._driver.run(sessions.save(self._calls, kernel, path))
 
     def load(self, name: str, path: str, *, trust: bool = False) -> KernelRecord:
         """A new kernel with a session that :func:`save` wrote to ``path``.
@@ -518,7 +453,9 @@ class Box:
         ``trust`` it. What could not be saved or loaded is in ``record.notes``, with the reason. The
         Python must be the one that it was saved by, up to the minor version.
         """
-        return self._driver.run(self._calls.load(name, path, trust=trust))
+        from kernelbox.client import sessions
+
+        return self._driver.run(sessions.load(self._calls, name, path, trust=trust))
 
     def install(
         self, kernel: KernelLike, *requirements: str, upgrade: bool = False
@@ -533,7 +470,11 @@ class Box:
         next one in any case. Raises :class:`InstallFailed` with the reason, in one line;
         :class:`Unsupported` where uv is missing (``pip install uv packaging``).
         """
-        return self._driver.run(self._calls.install(kernel, requirements, upgrade=upgrade))
+        from kernelbox.client import installing
+
+        return self._driver.run(
+            installing.install(self._calls, kernel, requirements, upgrade=upgrade)
+        )
 
     def destroy(self, kernel: KernelLike) -> bool:
         """End a kernel and all its processes, and wait until they are gone.
@@ -541,11 +482,11 @@ class Box:
         False if there was none. Branches of it live on. A kernel made later under that name has
         another id and starts at epoch 1.
         """
-        return self._driver.run(self._calls.destroy(kernel))
+        return self._driver.run(kernels.destroy(self._calls, kernel))
 
     def wipe(self) -> list[str]:
         """Destroy every kernel of this home, whoever made it; their ids are returned."""
-        return self._driver.run(self._calls.wipe())
+        return self._driver.run(kernels.wipe(self._calls))
 
     def output(
         self,
@@ -554,7 +495,7 @@ class Box:
         *,
         stream: str = "stdout",
         start: int = 0,
-        length: int = PAGE,
+        length: int = 10_000,
     ) -> OutputPage:
         """A page of what an execution printed, also of what its result left out.
 
@@ -564,9 +505,13 @@ class Box:
         ``Out[n]``. Works while the cell runs. The latest executions are kept
         (``KERNELBOX_SPOOL_KEEP``); an older one raises :class:`KernelNotFound`.
         """
-        check_whole("start", start)
-        check_whole("length", length, least=1)
-        return self._reader(kernel, execution_id, stream).page(stream, start=start, length=length)
+        from kernelbox.client import reading
+
+        return self._driver.run(
+            reading.output(
+                self._calls, kernel, execution_id, stream=stream, start=start, length=length
+            )
+        )
 
     def search_output(
         self,
@@ -583,10 +528,12 @@ class Box:
         result. At most ``limit`` lines come back; if that many do, there may be more. ``stream`` is
         ``"stdout"`` or ``"stderr"``. As in :func:`output`, values and displays are not searched.
         """
-        check_pattern(pattern)
-        check_whole("limit", limit, least=1)
-        return self._reader(kernel, execution_id, stream).search(
-            pattern, stream=stream, limit=limit
+        from kernelbox.client import reading
+
+        return self._driver.run(
+            reading.search_output(
+                self._calls, kernel, execution_id, pattern, stream=stream, limit=limit
+            )
         )
 
     def complete(self, kernel: KernelLike, code: str, *, cursor: int | None = None) -> list[str]:
@@ -594,65 +541,4 @@ class Box:
 
         Asks the live interpreter, so it knows the variables; it waits for the running cell to end.
         """
-        fields = {"code": code, "cursor_pos": len(code) if cursor is None else cursor}
-        reply = self._ask(kernel, {"op": "ask", "what": "complete", "fields": fields})
-        return list(reply.get("matches", ()))
-
-    def _reader(self, kernel: KernelLike, execution_id: str, stream: str) -> SpoolReader:
-        check_stream(stream)
-        return SpoolReader(self._ask(kernel, {"op": "spool", "execution_id": execution_id}))
-
-    def _ask(self, kernel: KernelLike, request: Frame, *, patience: float = 60.0) -> Frame:
-        return self._driver.run(self._calls.kernel(kernel, request, patience=patience))
-
-
-def shown_item(item: Happened) -> OutputItem | None:
-    """An event as a caller sees it; what only matters between machines is passed over."""
-    if item.event.get("kind") == "gap":
-        missing = int(item.event["events"])
-        words = f"[{missing:,} events are missing here: there was more than the spool keeps]"
-        return OutputItem("gap", words, data={"events": missing})
-    if item.event.get("kind") not in _SHOWN:
-        return None
-    shown = OutputItem.from_wire(item.event)
-    if shown.text is None:
-        shown.text = shown.data.get("text/plain")
-    return shown
-
-
-def attach_request(execution_id: str, start: int) -> Frame:
-    """What to ask a kernel for to come back to an execution."""
-    check_meant(execution_id)
-    return {
-        "op": "attach",
-        "execution_id": execution_id,
-        "start": check_whole("start", start, least=0),
-    }
-
-
-def one_or_many(name: str | None, names: Sequence[str] | None) -> Sequence[str]:
-    """The names of the branches that somebody wants."""
-    if (name is None) == (names is None) or isinstance(name, list | tuple):
-        raise BadInput("branch takes a name, or names=[…] for many at once")
-    return [name] if name is not None else names or []
-
-
-def check_cells(cells: object) -> None:
-    if not isinstance(cells, Mapping):
-        raise BadInput(f"cells maps kernels to code: {{kernel: code}}, not {in_short(cells)}")
-
-
-def check_stream(stream: str) -> None:
-    if stream not in ("stdout", "stderr"):
-        raise BadInput(f"stream is 'stdout' or 'stderr', not {stream!r}")
-
-
-def check_pattern(pattern: object) -> None:
-    import re
-
-    if not isinstance(pattern, str):
-        raise BadInput(f"a pattern is a string, not {type(pattern).__name__}")
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise BadInput(f"{pattern!r} is no regular expression: {error}") from None
+        return self._driver.run(kernels.complete(self._calls, kernel, code, cursor))

@@ -105,3 +105,17 @@ def from_wire(frame: dict[str, Any]) -> BoxError:
     """The error that a peer sent; an unknown class (a newer peer) becomes a plain BoxError."""
     cls = _BY_NAME.get(str(frame.get("error")), BoxError)
     return cls(str(frame.get("message", "the peer gave no reason")), **(frame.get("details") or {}))
+
+
+_LONGEST_SHOWN = 128
+
+
+def in_short(value: object) -> str:
+    """A value in an error message: never a page of it."""
+    if isinstance(value, str):
+        cut = value[:_LONGEST_SHOWN]
+        return repr(cut) if cut == value else f"{cut!r}… ({len(value):,} characters)"
+    small = isinstance(value, int) and value.bit_length() < 64
+    if value is None or small or isinstance(value, float):
+        return repr(value)
+    return f"a value of type {type(value).__name__}"

@@ -21,6 +21,7 @@ from typing import Any
 
 from kernelbox.client.blocking import BlockingDriver
 from kernelbox.client.calls import Calls
+from kernelbox.client.creating import get_or_create
 from kernelbox.config import Settings
 from kernelbox.errors import BadInput, BoxError
 from kernelbox.result import KernelRecord
@@ -74,7 +75,8 @@ def start(path: str, settings: Settings) -> KernelRecord:
     calls, driver = Calls(settings), BlockingDriver()
     try:
         return driver.run(
-            calls.get_or_create(
+            get_or_create(
+                calls,
                 kernel_name(path, os.getpid()),
                 session_name=os.environ.get("JPY_SESSION_NAME"),
                 tags={"launched_by": "jupyter"},

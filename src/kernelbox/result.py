@@ -239,6 +239,29 @@ class Checkpoint:
         return cls(**_known(cls, values))
 
 
+@dataclass(frozen=True, slots=True)
+class OutputPage:
+    """A part of an execution's output: ``text`` starts at character ``start`` of ``total``."""
+
+    text: str
+    start: int
+    end: int
+    total: int
+    missing: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OutputMatch:
+    """A line of an execution's output that a search found; ``start`` is the text's first character.
+
+    Of a line over a thousand characters, ``text`` is the part around the match.
+    """
+
+    line: int | None
+    start: int
+    text: str
+
+
 @dataclass(slots=True)
 class SaveReport:
     """What ``save`` wrote, and what it could not.
@@ -366,6 +389,8 @@ __all__ = [
     "InstalledPackage",
     "KernelRecord",
     "OutputItem",
+    "OutputMatch",
+    "OutputPage",
     "SaveReport",
     "State",
     "Status",

@@ -7,15 +7,12 @@ the asyncio entrance drive the same one.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Generator
 from dataclasses import dataclass
 
-from kernelbox.config import check_attempts, in_short
-from kernelbox.errors import BadInput
+from kernelbox.config.checks import check_attempts
+from kernelbox.errors import BadInput, in_short
 from kernelbox.result import AttemptSnapshot, ExecutionResult
-
-Repair = Callable[[ExecutionResult, int], str | None]
-AsyncRepair = Callable[[ExecutionResult, int], "str | Awaitable[str | None] | None"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """The spool: every event of an execution, numbered, in memory while small and then on disk.
 
 Past a limit the head and the tail are kept and the middle is dropped, which is said. The warden
-writes; whoever wants to page or search the whole output reads the files (:class:`SpoolReader`).
+writes; whoever wants to page or search the whole output reads the files
+(``client/spoolreader.py``).
 
 A record is a length, a kind and a payload: text of stdout or stderr, or any other event as JSON.
 """
@@ -9,32 +10,26 @@ A record is a length, a kind and a payload: text of stdout or stderr, or any oth
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import os
-import re
 import struct
 from array import array
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO
-
-from kernelbox.errors import BadInput
+from typing import Any
 
 Event = dict[str, Any]
 
-_HEADER = struct.Struct("!IB")
+HEADER = struct.Struct("!IB")
 _JSON, _STDOUT, _STDERR = 0, 1, 2
-_KIND_OF = {"stdout": _STDOUT, "stderr": _STDERR}
-_STREAM_OF = {kind: name for name, kind in _KIND_OF.items()}
+KIND_OF = {"stdout": _STDOUT, "stderr": _STDERR}
+_STREAM_OF = {kind: name for name, kind in KIND_OF.items()}
 _IN_MEMORY = 64 * 1024
-_LONGEST_MATCH = 1_000
 
 
 def _pack(event: Event) -> tuple[int, bytes]:
     name = event.get("name")
-    if event["kind"] == "stream" and name in _KIND_OF and not event.get("metadata"):
-        return _KIND_OF[name], event["text"].encode("utf-8", "surrogatepass")
+    if event["kind"] == "stream" and name in KIND_OF and not event.get("metadata"):
+        return KIND_OF[name], event["text"].encode("utf-8", "surrogatepass")
     return _JSON, json.dumps(event, default=str).encode("ascii")
 
 
@@ -103,7 +98,7 @@ class _Segment:
         start = self.offsets[index]
         end = self.offsets[index + 1] if index + 1 < len(self.offsets) else self.size
         record = self.read(start, end)
-        return _unpack(_HEADER.unpack_from(record)[1], record[_HEADER.size :])
+        return _unpack(HEADER.unpack_from(record)[1], record[HEADER.size :])
 
     def drop(self) -> None:
         self.close()
@@ -146,7 +141,7 @@ class Spool:
             segment = _Segment(self.count, dict(self.characters))
             self._segments.append(segment)
             self._drop_the_middle()
-        record = _HEADER.pack(len(payload), kind) + payload
+        record = HEADER.pack(len(payload), kind) + payload
         try:
             segment.append(record)
         except OSError as error:
@@ -187,7 +182,7 @@ class Spool:
         return found
 
     def manifest(self) -> dict[str, Any]:
-        """What a :class:`SpoolReader` needs: files, and what could not be written to them."""
+        """What a ``SpoolReader`` needs: files, and what could not be written to them."""
         self.retire_to_disk()
         return {
             "execution_id": self.execution_id,
@@ -245,120 +240,3 @@ def _write_all(fd: int, data: bytes | bytearray) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
-
-
-@dataclass(frozen=True, slots=True)
-class OutputPage:
-    """A part of an execution's output: ``text`` starts at character ``start`` of ``total``."""
-
-    text: str
-    start: int
-    end: int
-    total: int
-    missing: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class OutputMatch:
-    """A line of an execution's output that a search found; ``start`` is the text's first character.
-
-    Of a line over a thousand characters, ``text`` is the part around the match.
-    """
-
-    line: int | None
-    start: int
-    text: str
-
-
-class SpoolReader:
-    """Pages and searches the output of an execution from the files of its spool."""
-
-    def __init__(self, manifest: dict[str, Any]) -> None:
-        self._segments = manifest["segments"]
-        self._total: dict[str, int] = manifest["characters"]
-
-    def page(self, stream: str, *, start: int, length: int) -> OutputPage:
-        """``length`` characters from ``start`` on (negative: from the end)."""
-        total = self._total[stream]
-        start = max(0, total + start) if start < 0 else min(start, total)
-        end = min(start + max(0, length), total)
-        parts: list[str] = []
-        for at, text in self._texts(stream, start):
-            if at >= end:
-                break
-            if at + len(text) > start:
-                parts.append(text[max(0, start - at) : end - at])
-        body = "".join(parts)
-        return OutputPage(body, start, end, total, missing=end - start - len(body))
-
-    def search(self, pattern: str, *, stream: str, limit: int) -> list[OutputMatch]:
-        """Lines that match the regular expression, the first ``limit`` of them."""
-        try:
-            wanted = re.compile(pattern)
-        except re.error as error:
-            raise BadInput(f"{pattern!r} is no regular expression: {error}") from None
-        found: list[OutputMatch] = []
-        for number, start, line in self._lines(stream):
-            if match := wanted.search(line):
-                before = match.start() - _LONGEST_MATCH // 4
-                first = max(0, before) if len(line) > _LONGEST_MATCH else 0
-                text = line[first : first + _LONGEST_MATCH]
-                found.append(OutputMatch(number, start + first, text))
-                if len(found) >= limit:
-                    break
-        return found
-
-    def _lines(self, stream: str) -> Iterator[tuple[int | None, int, str]]:
-        number: int | None = 1
-        held: list[str] = []
-        held_at = expected = 0
-        for at, text in self._texts(stream, 0):
-            if at != expected:  # the dropped middle: line numbers are not known from here on
-                if held:
-                    yield number, held_at, "".join(held)
-                number, held = None, []
-            if not held:
-                held_at = at
-            expected = at + len(text)
-            held.append(text)
-            if "\n" not in text:
-                continue  # joined once: a line may be as long as the whole output
-            *whole, rest = "".join(held).split("\n")
-            for line in whole:
-                yield number, held_at, line
-                held_at += len(line) + 1
-                if number is not None:
-                    number += 1
-            held = [rest] if rest else []
-        if held:
-            yield number, held_at, "".join(held)
-
-    def _texts(self, stream: str, start: int) -> Iterator[tuple[int, str]]:
-        """``(first character, text)`` of each record of a stream, from near ``start`` on."""
-        wanted = _KIND_OF[stream]
-        first = 0
-        for index, segment in enumerate(self._segments):
-            if segment["before"][stream] <= start:
-                first = index
-        for segment in self._segments[first:]:
-            at = segment["before"][stream]
-            with _open(segment) as file:
-                while len(header := file.read(_HEADER.size)) == _HEADER.size:
-                    length, kind = _HEADER.unpack(header)
-                    payload = file.read(length)
-                    if len(payload) < length:
-                        break  # it is being written right now
-                    if kind == wanted:
-                        text = payload.decode("utf-8", "surrogatepass")
-                        yield at, text
-                        at += len(text)
-
-
-def _open(segment: dict[str, Any]) -> BinaryIO:
-    """A segment's records. One whose file is gone has none; the reader says what is missing."""
-    if segment.get("content") is not None:
-        return io.BytesIO(segment["content"].encode("latin-1"))
-    try:
-        return open(segment["path"], "rb")
-    except FileNotFoundError:
-        return io.BytesIO()

@@ -167,7 +167,7 @@ def test_a_forked_process_may_use_the_box_of_its_parent(stage) -> None:
 def test_a_keeper_that_does_not_answer_is_given_up_in_words(stage, monkeypatch, stopwatch) -> None:
     stage.box.get_or_create("a")
     keeper = stage.keeper()
-    monkeypatch.setattr("kernelbox.client.calls._START_MARGIN", 0.0)
+    monkeypatch.setattr("kernelbox.client.creating.START_MARGIN", 0.0)
     monkeypatch.setenv("KERNELBOX_START_TIMEOUT", "0.5")
     os.kill(keeper, signal.SIGSTOP)
     try:

@@ -17,6 +17,7 @@ from processes import wait_until
 from kernelbox import Box, ExecutionResult, KernelRecord, OutputItem, Settings
 from kernelbox.cli import quick
 from kernelbox.client.calls import Calls
+from kernelbox.client.executing import execute_request
 
 VARYING = ("execution_id", "duration_ms", "execution_count", "kernel_id")
 
@@ -42,7 +43,7 @@ def run(box: Box, *words: str, long: bool = False, text: bytes = b"") -> tuple[i
 
 
 def test_it_asks_for_what_the_box_asks_for_by_default() -> None:
-    request = Calls(Settings()).execute_request("1", on_disconnect="interrupt")
+    request = execute_request(Calls(Settings()), "1", on_disconnect="interrupt")
     assert {
         name: value for name, value in request.items() if name not in ("code", "execution_id")
     } == quick.DEFAULTS

@@ -297,6 +297,30 @@ def test_every_setting_is_in_the_table_with_its_default() -> None:
             assert variable.parse(variable.default) == getattr(defaults, variable.field)
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("api_token", 7),
+        ("tokens_file", Path("tokens")),
+        ("hosts", (7,)),
+        ("cors_origins", "https://example.org"),
+        ("mounts", (7,)),
+        ("mounts", (("/srv", "wr"),)),
+        ("drain", 10**400),
+        ("max_body", "1024"),
+    ],
+)
+def test_a_setting_of_the_wrong_type_is_refused_by_its_name(field: str, value: object) -> None:
+    with pytest.raises(BadInput, match=f"the setting {field} of the HTTP service takes "):
+        ServerSettings(**{field: value})  # type: ignore[arg-type]
+
+
+def test_a_token_that_cannot_be_used_is_in_no_message() -> None:
+    with pytest.raises(BadInput) as caught:
+        ServerSettings(api_token="a secret with spaces")
+    assert "secret" not in str(caught.value)
+
+
 # -- traces ---------------------------------------------------------------------------------------
 
 

@@ -315,6 +315,16 @@ def test_a_kernel_that_is_not_there_is_noticed_before_anything_is_run(
     assert value(shared_box, kernel, "'ran' in dir()") == "False"
 
 
+def test_code_that_cannot_be_run_is_noticed_before_any_other_is_run(
+    shared_box: Box, kernel: KernelRecord
+) -> None:
+    other = shared_box.branch(kernel, "other of many")
+    with pytest.raises(BadInput, match="code is a string"):
+        shared_box.execute_many({kernel.name: "ran = 1", other.name: 7})  # type: ignore[dict-item]
+    assert value(shared_box, kernel, "'ran' in dir()") == "False"
+    shared_box.destroy(other)
+
+
 def test_the_same_awaited(shared_box: Box, kernel: KernelRecord) -> None:
     import asyncio
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from processes import wait_until
 
 from kernelbox import AsyncBox, BadInput, Box, BoxError, KernelRecord, Settings
 
@@ -49,6 +51,51 @@ def saved(shared_box: Box, kernel: KernelRecord, tmp_path: Path) -> Path:
     value(shared_box, kernel, SESSION)
     shared_box.save(kernel, str(tmp_path / "s.kbx"))
     return tmp_path / "s.kbx"
+
+
+SLOW = (
+    "class Slow:\n    def __reduce__(self):\n"
+    "        return exec, (\"open('loading', 'w').close(); import time; time.sleep(60)\",)\n"
+    "slow = Slow()"
+)
+
+
+def test_who_leaves_while_a_session_is_loaded_leaves_no_half_of_it(
+    shared_box: Box, kernel: KernelRecord, tmp_path: Path
+) -> None:
+    value(shared_box, kernel, SLOW)
+    shared_box.save(kernel, str(tmp_path / "s.kbx"))
+    begun = tmp_path / "loading"
+
+    async def story() -> None:
+        async with AsyncBox(shared_box.settings) as box:
+            loading = asyncio.create_task(box.load("half", str(tmp_path / "s.kbx")))
+            await asyncio.to_thread(wait_until, begun.exists, what="the session to be read")
+            loading.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await loading
+
+    asyncio.run(story())
+    assert "half" not in {record.name for record in shared_box.list_kernels()}
+    begun.unlink()
+    program = f"""
+import os, signal, threading
+from kernelbox import Box, Settings
+box = Box(Settings.from_wire({shared_box.settings.to_wire()!r}))
+def press():
+    while not os.path.exists({str(begun)!r}): pass
+    os.kill(os.getpid(), signal.SIGINT)
+threading.Thread(target=press).start()
+try:
+    box.load("half", {str(tmp_path / "s.kbx")!r})
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+    )
+    assert (ended.stdout, ended.stderr) == ("interrupted\n", "")
+    assert "half" not in {record.name for record in shared_box.list_kernels()}
 
 
 def test_a_session_comes_back(shared_box: Box, kernel: KernelRecord, tmp_path: Path) -> None:

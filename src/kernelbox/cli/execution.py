@@ -8,12 +8,13 @@ from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from kernelbox.box import Box, KernelLike, OnInput
+from kernelbox.box import Box
 from kernelbox.cli import exits
 from kernelbox.cli.parser import UsageError
 from kernelbox.cli.printing import say
 from kernelbox.cli.progress import is_terminal, working
 from kernelbox.cli.signals import Interrupting
+from kernelbox.client.meaning import KernelLike, OnInput
 from kernelbox.errors import BadInput
 from kernelbox.result import ExecutionResult, OutputItem
 

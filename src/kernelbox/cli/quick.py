@@ -214,10 +214,11 @@ def _lost(kernel: str, request: dict[str, Any], error: OSError) -> dict[str, Any
     """The kernel went away under the running cell: the long way knows what to say of it."""
     from kernelbox.box import Box
     from kernelbox.client.conversation import ConnectionLost
+    from kernelbox.client.executing import lost_result
 
     with Box() as box:
         lost = ConnectionLost(str(error), connected=True)
-        return box._driver.run(box._calls.lost_result(kernel, request, lost)).to_dict()
+        return box._driver.run(lost_result(box._calls, kernel, request, lost)).to_dict()
 
 
 def _complete(content: dict[str, Any]) -> dict[str, Any]:

@@ -9,10 +9,10 @@ from typing import Any
 
 from kernelbox.cli import exits
 from kernelbox.cli.printing import say
-from kernelbox.config import VARIABLES, Settings, Variable
+from kernelbox.config import VARIABLES, Settings
+from kernelbox.config.variables import Variable
 from kernelbox.errors import BadInput
 
-_SECRET = ("KERNELBOX_API_TOKEN",)
 _HIDDEN = "(set, and not shown)"
 _OF_THE_HOME = ("registry_path", "runtime_dir")
 
@@ -59,7 +59,7 @@ def _facts(
     for variable in variables:
         value = getattr(settings, variable.field)
         fact: dict[str, Any] = {
-            "value": _HIDDEN if value and (variable.secret or variable.name in _SECRET) else value,
+            "value": _HIDDEN if value and variable.secret else value,
             "default": variable.default or None,
             "source": source_of(variable, good),
             "variable": variable.name,

@@ -1,1 +1,1 @@
-"""One conversation with a keeper or a warden, sans I/O, and its two thin drivers."""
+"""What a Box asks of its keeper and of wardens, sans I/O, and the two thin drivers that ask it."""

@@ -1,131 +1,31 @@
-"""The blocking driver: plain sockets, pooled, safe for threads and forks."""
+"""The blocking driver: performs the effects of a call one after the other, over plain sockets."""
 
 from __future__ import annotations
 
 import contextlib
-import os
-import select
 import socket
-import struct
-import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any, TypeVar
 
-from kernelbox.client.calls import Ask, Effect, Pause, StartKeeper, Work
-from kernelbox.client.conversation import Answer, ConnectionLost, Conversation, Item
-from kernelbox.client.peers import LONGEST_PATIENCE, check_peer
+from kernelbox.client import executing
+from kernelbox.client.calls import NOTICE_TRIES, Calls
+from kernelbox.client.conversation import (
+    Answer,
+    ConnectionLost,
+    Conversation,
+    Happened,
+    InputWanted,
+)
+from kernelbox.client.effects import Ask, Consult, Effect, Pause, StartKeeper, Together
+from kernelbox.client.following import Telling
+from kernelbox.client.lines import Lines
+from kernelbox.client.meaning import KernelLike, OnInput
 from kernelbox.keeper.launch import ensure_keeper
+from kernelbox.result import Event, ExecutionResult, OutputItem
 from kernelbox.wire import READ_SIZE, Frame
 
 _T = TypeVar("_T")
-_MOST_IDLE = 64
-_SWEEP_AT = 16
-_CONNECT_PATIENCE = struct.pack("ll", 30, 0)
-_NO_LIMIT = struct.pack("ll", 0, 0)
-
-
-class Lines:
-    """Open connections by address; one conversation at a time on each."""
-
-    def __init__(self) -> None:
-        self._idle: dict[str, list[socket.socket]] = {}
-        self._lock = threading.Lock()
-        self._pid = os.getpid()
-        self._sweep_at = _SWEEP_AT
-
-    @contextlib.contextmanager
-    def line(self, address: str, *, patience: float | None) -> Iterator[socket.socket]:
-        """A connection; it goes back to the pool only if the conversation ended well."""
-        sock = self.take(address) or _connect(address)
-        try:
-            sock.settimeout(None if patience is None else min(patience, LONGEST_PATIENCE))
-            yield sock
-        except BaseException:
-            sock.close()
-            raise
-        self.give_back(address, sock)
-
-    def give_back(self, address: str, sock: socket.socket) -> None:
-        """Keep a connection for the next conversation."""
-        with self._lock:
-            if len(self._idle) >= self._sweep_at:
-                self._sweep()
-            idle = self._idle.setdefault(address, [])
-            if len(idle) < _MOST_IDLE:
-                idle.append(sock)
-                return
-        sock.close()
-
-    def close(self) -> None:
-        with self._lock:
-            idle, self._idle = self._idle, {}
-        for socks in idle.values():
-            for sock in socks:
-                sock.close()
-
-    def _sweep(self) -> None:
-        """Close what led to kernels that have ended, before a long-lived caller runs out of
-        descriptors; each time twice as many have gathered, so that it costs next to nothing."""
-        for address, socks in list(self._idle.items()):
-            live = [sock for sock in socks if not _has_news(sock)]
-            for sock in socks:
-                if sock not in live:
-                    sock.close()
-            self._idle[address] = live
-            if not live:
-                del self._idle[address]
-        self._sweep_at = max(_SWEEP_AT, 2 * len(self._idle))
-
-    def take(self, address: str) -> socket.socket | None:
-        """A connection that is open already, if there is one."""
-        if self._pid != os.getpid():
-            # The child of a fork: these connections are the parent's.
-            self._pid, self._idle, self._lock = os.getpid(), {}, threading.Lock()
-        with self._lock:
-            idle = self._idle.get(address, [])
-            while idle:
-                sock = idle.pop()
-                if not _has_news(sock):
-                    return sock
-                sock.close()  # an idle line that is readable has ended
-        return None
-
-
-def _has_news(sock: socket.socket) -> bool:
-    poll = select.poll()
-    poll.register(sock, select.POLLIN)
-    return bool(poll.poll(0))
-
-
-def _connect(address: str) -> socket.socket:
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        # A blocking connect waits for room among the callers that have yet to be accepted; with
-        # a timeout of Python's it would fail at once.
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _CONNECT_PATIENCE)
-        sock.connect(address)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _NO_LIMIT)
-        check_peer(sock, address)
-    except OSError as error:
-        sock.close()
-        raise ConnectionLost(str(error), connected=False) from None
-    except BaseException:
-        sock.close()
-        raise
-    return sock
-
-
-def converse(sock: socket.socket, conversation: Conversation) -> Iterator[Item]:
-    """Send the request and yield what comes back, until it is over."""
-    try:
-        sock.sendall(conversation.opening())
-        while not conversation.over:
-            yield from conversation.feed(sock.recv(READ_SIZE))
-    except TimeoutError:
-        raise ConnectionLost("no answer in time", connected=True, late=True) from None
-    except OSError as error:
-        raise ConnectionLost(str(error), connected=True) from None
 
 
 class BlockingDriver:
@@ -140,7 +40,7 @@ class BlockingDriver:
             while True:
                 try:
                     value = self._perform(effect)
-                except Exception as error:  # noqa: BLE001 - thrown into the call, which decides
+                except BaseException as error:  # noqa: BLE001 - the call decides, and cleans up
                     effect = call.throw(error)
                 else:
                     effect = call.send(value)
@@ -148,22 +48,48 @@ class BlockingDriver:
             result: _T = end.value
             return result
 
+    def follow(
+        self, calls: Calls, kernel: KernelLike, request: Frame, on_input: OnInput | None
+    ) -> Iterator[Event]:
+        """The events of an execution as they happen; the last one has its result."""
+        telling = Telling(request)
+        address = self.run(calls.address(kernel))
+        for tries_left in reversed(range(NOTICE_TRIES)):
+            try:
+                with self.lines.line(address, patience=None) as sock:
+                    for item in _converse(sock, Conversation(request), on_input):
+                        if (event := telling.event(item)) is not None:
+                            yield event
+                return
+            except ConnectionLost as error:
+                lost = error
+            if lost.connected or not tries_left:
+                yield telling.end(self.run(executing.lost_result(calls, kernel, request, lost)))
+                return
+            address = self.run(calls.fresh_address(kernel, stale=address))
+
+    def items(self, events: Iterator[Event]) -> Iterator[OutputItem | ExecutionResult]:
+        """What is in events; who leaves early leaves them, too."""
+        return (event.item for event in events)
+
     def _perform(self, effect: Effect) -> Any:
+        if isinstance(effect, Ask):
+            return self._ask(effect)
         if isinstance(effect, StartKeeper):
-            ensure_keeper(effect.home, effect.first_root)
-            return None
+            return ensure_keeper(effect.home, effect.first_root)
         if isinstance(effect, Pause):
-            time.sleep(effect.seconds)
-            return None
-        if isinstance(effect, Work):
-            return effect.do()
-        return self._ask(effect)
+            return time.sleep(effect.seconds)
+        if isinstance(effect, Together):
+            return self._run_all(effect.calls)
+        if isinstance(effect, Consult):
+            return effect.function(*effect.arguments)
+        return effect.do()
 
     def _ask(self, ask: Ask) -> Frame:
         conversation = Conversation(ask.request)
         with self.lines.line(ask.address, patience=ask.patience) as sock:
             try:
-                for item in converse(sock, conversation):
+                for item in _converse(sock, conversation, ask.on_input):
                     if isinstance(item, Answer):
                         return item.content
             except KeyboardInterrupt:
@@ -172,3 +98,44 @@ class BlockingDriver:
                         sock.sendall(conversation.cancel())
                 raise
         raise ConnectionLost("the conversation ended without an answer", connected=True)
+
+    def _run_all(self, calls: Sequence[Generator[Effect, Any, Any]]) -> list[Any]:
+        from concurrent.futures import ThreadPoolExecutor  # who calls one only has no use for it
+
+        with ThreadPoolExecutor(max(1, len(calls))) as pool:
+            running = [pool.submit(self.run, call) for call in calls]
+        return [future.result() for future in running]
+
+
+def _converse(
+    sock: socket.socket, conversation: Conversation, on_input: OnInput | None
+) -> Iterator[Happened | Answer]:
+    """Send the request, answer questions, and yield the rest of what comes, until it is over."""
+    _send(sock, conversation.opening())
+    while not conversation.over:
+        for item in conversation.feed(_receive(sock)):
+            if isinstance(item, InputWanted):
+                answer = on_input(item.prompt) if on_input else None
+                _send(sock, conversation.answer_input(answer))
+            else:
+                yield item
+
+
+def _send(sock: socket.socket, data: bytes) -> None:
+    try:
+        sock.sendall(data)
+    except OSError as error:
+        raise _lost(error) from None
+
+
+def _receive(sock: socket.socket) -> bytes:
+    try:
+        return sock.recv(READ_SIZE)
+    except OSError as error:
+        raise _lost(error) from None
+
+
+def _lost(error: OSError) -> ConnectionLost:
+    if isinstance(error, TimeoutError):
+        return ConnectionLost("no answer in time", connected=True, late=True)
+    return ConnectionLost(str(error), connected=True)

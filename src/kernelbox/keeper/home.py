@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import shutil
 import stat
 from dataclasses import dataclass
 
@@ -106,13 +105,13 @@ def remove_files(home: Home, kernel_id: str) -> None:
     ):
         with contextlib.suppress(OSError):
             os.unlink(path)
-    shutil.rmtree(home.spool(kernel_id), ignore_errors=True)
+    _remove_tree(home.spool(kernel_id))
 
 
 def remove_workspace(home: Home, kernel_id: str) -> None:
     """Where no warden is left to do it."""
-    shutil.rmtree(home.workspace(kernel_id), ignore_errors=True)
-    shutil.rmtree(home.walls(kernel_id), ignore_errors=True)
+    _remove_tree(home.workspace(kernel_id))
+    _remove_tree(home.walls(kernel_id))
 
 
 def vacate(home: Home) -> None:
@@ -125,11 +124,17 @@ def vacate(home: Home) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not os.path.getsize(home.log_path):
-            shutil.rmtree(home.rundir, ignore_errors=True)
+            _remove_tree(home.rundir)
     except OSError:
         pass
     finally:
         os.close(lock)
+
+
+def _remove_tree(path: str) -> None:
+    from shutil import rmtree  # callers only want to know where a home is
+
+    rmtree(path, ignore_errors=True)
 
 
 def _make_private(folder: str) -> None:

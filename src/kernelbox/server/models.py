@@ -9,10 +9,9 @@ from fastapi import Path, Query
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.json_schema import SkipJsonSchema
 
-from kernelbox.result import Checkpoint, InstallReport, KernelRecord, SaveReport
+from kernelbox.result import Checkpoint, InstallReport, KernelRecord, OutputMatch, SaveReport
 from kernelbox.server.answers import to_json
 from kernelbox.server.walls_body import Walls
-from kernelbox.spool import OutputMatch
 
 # Letters of scripts whose blocks have no holes, so that every one of them is printable.
 _LETTERS = "A-Za-z0-9À-ɏЀ-ӿぁ-ゖァ-ヺ一-鿿가-힣"

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 from starlette.types import Receive
 
-from kernelbox.async_box import AsyncOnInput
+from kernelbox.client.meaning import AsyncOnInput
 from kernelbox.errors import BoxError
 from kernelbox.result import Event, ExecutionResult
 from kernelbox.retry import Mend, attempts

@@ -25,7 +25,7 @@ from urllib.parse import parse_qs
 from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from kernelbox.config import in_short
+from kernelbox.errors import in_short
 from kernelbox.server.errors import Refused
 from kernelbox.server.peers import GONE, owner_of
 from kernelbox.server.settings import ServerSettings

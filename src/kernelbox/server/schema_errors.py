@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from kernelbox.config import in_short
+from kernelbox.errors import in_short
 from kernelbox.server.answers import answer
 from kernelbox.server.errors import error_content
 

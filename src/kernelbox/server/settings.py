@@ -5,43 +5,29 @@ One table, :data:`VARIABLES`, as in ``kernelbox.config``: parsing and documentat
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kernelbox.config import Kind, Variable
-from kernelbox.errors import BadInput
+from kernelbox.config.kinds import choice, seconds, split, whole
+from kernelbox.config.variables import Kind, Table, Variable
 
-_TOKEN = Kind(
-    "a token: printable ASCII without spaces",
-    str,
-    lambda value: value is None or (value.isascii() and value.isprintable() and " " not in value),
-)
-_PATH = Kind("a path", str, lambda value: value is None or (value != "" and "\0" not in value))
-_ON_EXIT = Kind("keep or wipe", str, lambda value: value in ("keep", "wipe"))
+
+def _text(takes: str, fits: Callable[[str], bool]) -> Kind:
+    return Kind(takes, str, lambda value: value is None or (isinstance(value, str) and fits(value)))
+
+
+def _words(takes: str, fits: Callable[[str], bool]) -> Kind:
+    def fit(value: Any) -> bool:
+        return isinstance(value, tuple) and all(isinstance(w, str) and fits(w) for w in value)
+
+    return Kind(f"a list of {takes}", lambda text: split(text.lower()), fit)
 
 
 def _is_origin(text: str) -> bool:
     scheme, separator, rest = text.partition("://")
     return scheme in ("http", "https") and separator != "" and rest != "" and "/" not in rest
-
-
-def _read_words(text: str) -> tuple[str, ...]:
-    return tuple(word.lower() for word in text.replace(",", " ").split())
-
-
-_ORIGINS = Kind(
-    "a list of origins like https://example.org",
-    _read_words,
-    lambda value: isinstance(value, tuple) and all(map(_is_origin, value)),
-)
-_HOSTS = Kind(
-    "a list of host names, without ports",
-    _read_words,
-    lambda value: isinstance(value, tuple) and not any("/" in word for word in value),
-)
 
 
 def _read_mounts(text: str) -> tuple[tuple[str, str], ...]:
@@ -52,35 +38,27 @@ def _read_mounts(text: str) -> tuple[tuple[str, str], ...]:
     )
 
 
+def _is_mount(value: Any) -> bool:
+    if not isinstance(value, tuple) or len(value) != 2 or not isinstance(value[0], str):
+        return False
+    path, mode = value
+    return os.path.normpath(path) == path and path.startswith("/") and mode in ("ro", "rw")
+
+
+_TOKEN = _text(
+    "a token: printable ASCII without spaces",
+    lambda token: token.isascii() and token.isprintable() and " " not in token,
+)
+_PATH = _text("a path", lambda path: path != "" and "\0" not in path)
+_ORIGINS = _words("origins like https://example.org", _is_origin)
+_HOSTS = _words("host names, without ports", lambda host: "/" not in host)
 _MOUNTS = Kind(
     "a list of folders like /srv/data, /srv/out:rw",
     _read_mounts,
-    lambda value: (
-        isinstance(value, tuple)
-        and all(os.path.normpath(path) == path and path.startswith("/") for path, _ in value)
-        and all(mode in ("ro", "rw") for _, mode in value)
-    ),
+    lambda value: isinstance(value, tuple) and all(map(_is_mount, value)),
 )
 
-
-def _count(least: int) -> Kind:
-    return Kind(
-        f"a whole number from {least} on",
-        int,
-        lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= least,
-    )
-
-
-def _seconds(*, zero: bool) -> Kind:
-    def fits(value: Any) -> bool:
-        if not isinstance(value, int | float) or isinstance(value, bool):
-            return False
-        return math.isfinite(value) and (value >= 0 if zero else value > 0)
-
-    return Kind(f"a number of seconds{', 0 or more' if zero else ' above 0'}", float, fits)
-
-
-VARIABLES: tuple[Variable, ...] = (
+VARIABLES = Table(
     Variable(
         "KERNELBOX_API_TOKEN", "api_token", "", _TOKEN,
         "The token that requests must carry; required when bound to more than loopback",
@@ -99,31 +77,31 @@ VARIABLES: tuple[Variable, ...] = (
         "Further host names that the service goes by on loopback, behind a proxy for example",
     ),
     Variable(
-        "KERNELBOX_HTTP_MAX_BODY", "max_body", str(16 << 20), _count(1024),
+        "KERNELBOX_HTTP_MAX_BODY", "max_body", str(16 << 20), whole(1024),
         "Bytes that a JSON body may have",
     ),
     Variable(
-        "KERNELBOX_HTTP_MAX_UPLOAD", "max_upload", "0", _count(0),
+        "KERNELBOX_HTTP_MAX_UPLOAD", "max_upload", "0", whole(0),
         "Bytes that an uploaded file may have; 0: as many as the disk has room for",
     ),
     Variable(
-        "KERNELBOX_HTTP_BODY_TIMEOUT", "body_timeout", "30", _seconds(zero=False),
+        "KERNELBOX_HTTP_BODY_TIMEOUT", "body_timeout", "30", seconds(zero=False),
         "Seconds that a JSON body may take to arrive, and each piece of an upload",
     ),
     Variable(
-        "KERNELBOX_HTTP_SEARCH_TIMEOUT", "search_timeout", "10", _seconds(zero=False),
+        "KERNELBOX_HTTP_SEARCH_TIMEOUT", "search_timeout", "10", seconds(zero=False),
         "Seconds that a search in an execution's output may take",
     ),
     Variable(
-        "KERNELBOX_HTTP_MAX_CONCURRENCY", "max_concurrency", "1000", _count(1),
+        "KERNELBOX_HTTP_MAX_CONCURRENCY", "max_concurrency", "1000", whole(1),
         "Requests at the same time; one more is told to come back later",
     ),
     Variable(
-        "KERNELBOX_HTTP_MAX_CONCURRENCY_PER_TOKEN", "max_concurrency_per_token", "256", _count(1),
+        "KERNELBOX_HTTP_MAX_CONCURRENCY_PER_TOKEN", "max_concurrency_per_token", "256", whole(1),
         "Requests of one tenant at the same time",
     ),
     Variable(
-        "KERNELBOX_HTTP_MAX_KERNELS", "max_kernels", "200", _count(1),
+        "KERNELBOX_HTTP_MAX_KERNELS", "max_kernels", "200", whole(1),
         "Kernels that there may be, of each tenant if there are tenants",
     ),
     Variable(
@@ -131,21 +109,22 @@ VARIABLES: tuple[Variable, ...] = (
         "Folders of this machine that a request may mount into a sandbox; :rw to be written, too",
     ),
     Variable(
-        "KERNELBOX_HTTP_KEEP_ALIVE", "keep_alive", "15", _seconds(zero=False),
+        "KERNELBOX_HTTP_KEEP_ALIVE", "keep_alive", "15", seconds(zero=False),
         "Seconds of silence after which an event stream sends a comment",
     ),
     Variable(
-        "KERNELBOX_HTTP_DRAIN", "drain", "10", _seconds(zero=True),
+        "KERNELBOX_HTTP_DRAIN", "drain", "10", seconds(zero=True),
         "Seconds that running cells have left when the service is told to end",
     ),
     Variable(
-        "KERNELBOX_HTTP_ON_EXIT", "on_exit", "keep", _ON_EXIT,
+        "KERNELBOX_HTTP_ON_EXIT", "on_exit", "keep", choice("keep", "wipe"),
         "keep: kernels outlive the service; wipe: they end with it",
     ),
     Variable(
         "KERNELBOX_HTTP_DATA_DIR", "data_dir", "", _PATH,
         "Where saved sessions and tenants' folders are; default: server/ beside the registry",
     ),
+    whose=" of the HTTP service",
 )  # fmt: skip
 
 
@@ -178,22 +157,10 @@ class ServerSettings:
         """The settings that the environment asks for, but for those ``given`` by keyword; a bad
         value raises :class:`BadInput`."""
         environ = os.environ if environ is None else environ
-        values: dict[str, Any] = {}
-        for variable in VARIABLES:
-            text = environ.get(variable.name)
-            if text and variable.field not in given:
-                values[variable.field] = variable.parse(text)
-        return cls(**values, **given)
+        return cls(**VARIABLES.read(environ, but=given), **given)
 
     def __post_init__(self) -> None:
-        for variable in VARIABLES:
-            value = getattr(self, variable.field)
-            if not variable.kind.fits(value):
-                # The value itself stays out of the message: it may be a token.
-                raise BadInput(
-                    f"the setting {variable.field} of the HTTP service takes {variable.kind.takes}",
-                    field=variable.field,
-                )
+        VARIABLES.check(self)
 
 
 def forget_secrets() -> None:

@@ -12,8 +12,7 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from kernelbox.config import in_short
-from kernelbox.errors import BoxError, KernelNotFound, Unsupported
+from kernelbox.errors import BoxError, KernelNotFound, Unsupported, in_short
 from kernelbox.result import KernelRecord
 from kernelbox.server.answers import answer
 from kernelbox.server.errors import Refused, documented
