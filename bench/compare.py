@@ -21,10 +21,10 @@ from pathlib import Path
 import machine
 import report
 from conversation import HERE, Conversation, SubjectFailed
-from environments import Environment, EnvironmentFailed, Recipe, ignore, prepare
+from environments import CHECKOUT, FOLDER, Environment, EnvironmentFailed, Recipe, ignore, prepare
 from imports import time_imports
 from leftovers import sweep, wait
-from plan import CHECKOUT, CONTENDERS, PEERS, Contender, Lane, Measurement, measurements
+from plan import CONTENDERS, PEERS, Contender, Lane, Measurement, measurements
 from records import OUT_OF_TIME, Record, Run
 
 PICTURE = "benchmarks.svg"
@@ -148,20 +148,19 @@ class Bench:
 
 def main(arguments: list[str] | None = None) -> int:
     options = _options().parse_args(arguments)
-    folder = Path(os.environ.get("KERNELBOX_BENCH_DIR") or CHECKOUT / ".bench").resolve()
-    ignore(folder)
+    ignore(FOLDER)
     whole = not (options.quick or options.only or options.peers is not None)
-    saved = folder / ("whole.json" if whole else "partial.json")
+    saved = FOLDER / ("whole.json" if whole else "partial.json")
     if options.redraw:
         run = Run.load(saved)
     else:
-        run = _run(options, folder)
+        run = _run(options, FOLDER)
         run.save(saved)
     say("")
     print(report.terminal(run))
     docs = options.docs or (CHECKOUT / "docs" if whole else None)
     if docs is not None:
-        _write(run, docs, folder, saved=saved)
+        _write(run, docs, FOLDER, saved=saved)
     else:
         print("\nA partial run: no page was written (name a folder with --docs to have one).")
     return 0

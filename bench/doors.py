@@ -3,7 +3,7 @@
 python bench/doors.py            everything; rewrites docs/benchmarks-doors.md and its picture
 python bench/doors.py --quick    seconds instead of minutes; prints only
 
-Needs wrk (Debian's package of that name) and, for the picture, matplotlib.
+Needs wrk (Debian's package of that name).
 """
 
 from __future__ import annotations
@@ -27,12 +27,11 @@ from pathlib import Path
 from typing import Any
 
 import machine
-from environments import Environment, Recipe, ignore, prepare
+from environments import CHECKOUT, FOLDER, Environment, Recipe, enter, prepare
 from leftovers import sweep
-from plan import CHECKOUT
 
 DOCS = CHECKOUT / "docs"
-FOLDER = Path(os.environ.get("KERNELBOX_BENCH_DIR") or CHECKOUT / ".bench")
+ARTIST = Recipe("picture", ("matplotlib",))  # whom this program itself runs as
 OURS = Recipe("ours-server", (), checkout=CHECKOUT, extra="server")
 ORIGINAL = Recipe("original", ("kernelbox==0.1.2", "ipykernel"))
 TITLES = {"ours": "this project", "original": "KernelBox 0.1.2"}
@@ -352,9 +351,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--quick", action="store_true", help="seconds; prints only")
     quick = parser.parse_args().quick
+    enter(ARTIST)
     if shutil.which("wrk") is None:
         raise SystemExit("wrk is not installed: apt-get install wrk")
-    ignore(FOLDER)
     environments = {
         key: prepare(recipe, FOLDER) for key, recipe in (("ours", OURS), ("original", ORIGINAL))
     }

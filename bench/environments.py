@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+FOLDER = Path(os.environ.get("KERNELBOX_BENCH_DIR") or CHECKOUT / ".bench").resolve()
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,16 @@ def prepare(recipe: Recipe, folder: Path) -> Environment:
         _make(recipe, place, python)
         stamp.write_text(wanted)
     return Environment(name=recipe.name, python=python, versions=_versions(python))
+
+
+def enter(recipe: Recipe) -> None:
+    """Go on in this environment: unless it is ours already, this program starts anew in it, so that
+    any Python can start it."""
+    if Path(sys.prefix).resolve() == FOLDER / recipe.name:
+        return
+    ignore(FOLDER)
+    python = str(prepare(recipe, FOLDER).python)
+    os.execv(python, [python, *sys.argv])
 
 
 def ignore(folder: Path) -> None:

@@ -3,7 +3,7 @@
 python bench/gateway.py            everything; rewrites docs/benchmarks-gateway.md and its picture
 python bench/gateway.py --quick    fewer rounds; prints only
 
-Each lives in an environment of its own; the picture needs matplotlib.
+Each lives in an environment of its own.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import machine
-from environments import Environment, Recipe, ignore, prepare
+from environments import CHECKOUT, FOLDER, Environment, Recipe, enter, prepare
 from leftovers import sweep
-from plan import CHECKOUT
 
 DOCS = CHECKOUT / "docs"
-FOLDER = Path(os.environ.get("KERNELBOX_BENCH_DIR") or CHECKOUT / ".bench")
+ARTIST = Recipe("picture", ("matplotlib",))  # whom this program itself runs as
 OURS = Recipe("ours-server", (), checkout=CHECKOUT, extra="server")
 IPYBOX = Recipe("ipybox", ("ipybox", "mcp<2"))
 TITLES = {"ours": "this project", "ipybox": "ipybox"}
@@ -231,8 +230,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--quick", action="store_true", help="fewer rounds; prints only")
     quick = parser.parse_args().quick
+    enter(ARTIST)
     load = machine.load()
-    ignore(FOLDER)
     environments = {
         key: prepare(recipe, FOLDER) for key, recipe in (("ours", OURS), ("ipybox", IPYBOX))
     }

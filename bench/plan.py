@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from environments import Recipe
-
-CHECKOUT = Path(__file__).resolve().parent.parent
+from environments import CHECKOUT, Recipe
 
 LINES = "for i in range(1_000_000): print(i)"
 MEGABYTES = 'for _ in range(100): print("x"*1_000_000)'

@@ -3,8 +3,7 @@
 python bench/timetravel.py            all, 8 GB too; rewrites docs/benchmarks-time-travel.md
 python bench/timetravel.py --quick    small sessions only; prints
 
-Runs in any environment that has this project, numpy, ipykernel and matplotlib (scripts/test makes
-one: ``.venv-test-*/bin/python bench/timetravel.py``).
+Runs in an environment of its own, which it makes when it is first run.
 """
 
 from __future__ import annotations
@@ -18,13 +17,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import machine
+from environments import CHECKOUT, Recipe, enter
 
-from kernelbox import Box, KernelRecord, Settings
+if TYPE_CHECKING:
+    from kernelbox import Box, KernelRecord
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
+DOCS = CHECKOUT / "docs"
+OURS = Recipe("ours-time-travel", ("ipykernel", "matplotlib", "numpy"), checkout=CHECKOUT)
 PASS = "a += 1"
 SMALL_PASS = "for row in a: row[0] += 1"
 READ = "float(a.sum())"
@@ -298,6 +300,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="small sessions only; prints")
     arguments = parser.parse_args()
+    enter(OURS)
+    from kernelbox import Box, Settings
+
     sessions = [s for s in SESSIONS if s.quick or not arguments.quick]
     with tempfile.TemporaryDirectory() as home:
         os.chdir(home)

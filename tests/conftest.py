@@ -18,6 +18,18 @@ from kernelbox.keeper.home import Home, locate
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
+_RERUN_LINES = 25
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Why a test was run twice: the words of its first failure are where to begin with a race."""
+    reports = terminalreporter.stats.get("rerun", [])
+    if reports:
+        terminalreporter.section("failed at first, and tried again")
+    for report in reports:
+        terminalreporter.line(f"{report.nodeid} ({report.when})")
+        terminalreporter.line("\n".join(report.longreprtext.splitlines()[-_RERUN_LINES:]))
+
 
 @pytest.fixture
 def waiting() -> Callable[..., None]:

@@ -56,6 +56,11 @@ def test_the_asynchronous_box_takes_the_same(environment: Path) -> None:
     assert asyncio.run(_with_walls(Settings.from_environment())) == "restrictive, changed"
 
 
+@pytest.mark.parametrize("words", [(), ("restrictive",)], ids=["all", "one"])
+def test_show_may_be_said_or_left_out(cli: Any, words: tuple[str, ...]) -> None:
+    assert cli("profile", "show", *words).json == cli("profile", *words).json
+
+
 def test_a_profile_says_which_way_it_is_held(cli: Any) -> None:
     facts = cli("profile", "restrictive").json
     assert facts["way"] in ("namespaces", "locks")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import struct
 import subprocess
 import sys
 import textwrap
 
 import pytest
 
+from kernelbox.inside.imprint import written_pages
 from kernelbox.walls import seccomp
 
 _BEFORE = """
@@ -131,3 +133,23 @@ def test_where_nobody_may_stop_us_it_is_left_alone() -> None:
         print("well")
         """
     )
+
+
+_PRESENT, _SWAPPED, _SOFT_DIRTY = 1 << 63, 1 << 62, 1 << 55
+
+
+@pytest.mark.parametrize(
+    ("pages", "written"),
+    [
+        ([], []),
+        ([0, _SOFT_DIRTY, 0], []),
+        ([_PRESENT], [(0, 1)]),
+        ([0, _PRESENT, _PRESENT, 0, 0, _PRESENT | _SOFT_DIRTY], [(1, 3), (5, 6)]),
+        # A root that nobody has asked for a while: part of its heap is on disk, and counts as well.
+        ([_PRESENT, _SWAPPED, 0, _SWAPPED, 0], [(0, 2), (3, 4)]),
+    ],
+)
+def test_pages_that_were_swapped_out_are_not_taken_for_empty_ones(
+    pages: list[int], written: list[tuple[int, int]]
+) -> None:
+    assert list(written_pages(struct.pack(f"={len(pages)}Q", *pages))) == written

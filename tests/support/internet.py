@@ -117,8 +117,9 @@ def internet(uid: int = 0, **environ: str) -> Iterator[Internet]:
             assert process.stdin is not None
             assert process.stdout is not None
             process.stdin.close()
-            process.wait(30)
+            status = process.wait(30)
             process.stdout.close()
+        assert status == 0, "it did not end well, and may have left something behind"
 
 
 def _ip(words: str) -> None:
@@ -147,7 +148,10 @@ def _here(folder: Path, uid: int) -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     _ip("link set lo up")
-    there = subprocess.Popen(["unshare", "-n", sys.executable, __file__, "there", str(folder), "0"])
+    # It ends with its input, and not by a signal: as an ordinary user we may send it none.
+    words = ["unshare", "-n", sys.executable, __file__, "there", str(folder), "0"]
+    there = subprocess.Popen(words, stdin=subprocess.PIPE)
+    assert there.stdin is not None
     while os.readlink(f"/proc/{there.pid}/ns/net") == os.readlink("/proc/self/ns/net"):
         time.sleep(0.005)
     _ip(f"link add kb0 type veth peer name kb1 netns {there.pid}")
@@ -186,8 +190,8 @@ def _here(folder: Path, uid: int) -> None:
             answers.flush()
     finally:
         names["box"].wipe()
-        there.kill()
-        there.wait()
+        there.stdin.close()
+        there.wait(10)
 
 
 def _answer_to(question: bytes) -> bytes:
@@ -249,7 +253,7 @@ def _there(folder: Path, uid: int) -> None:
     ):
         os.rename(secure.authority, folder / "authority.pem")
         (folder / "listening").touch()
-        threading.Event().wait()
+        sys.stdin.read()
 
 
 if __name__ == "__main__":

@@ -291,11 +291,11 @@ _ALL = (
         "explain the walls that a kernel can have",
         "profiles:profile",
         examples=(
-            "kernelbox profile --human",
-            "kernelbox profile restrictive --human",
-            "kernelbox profile ./kernelbox.toml",
+            "kernelbox profile show --human",
+            "kernelbox profile show restrictive --human",
+            "kernelbox profile show ./kernelbox.toml",
         ),
-        words="PROFILE",
+        words="[show] PROFILE",
         group="Looking inside",
     ),
     Command(

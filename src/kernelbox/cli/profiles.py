@@ -1,4 +1,4 @@
-"""``kernelbox profile``: which walls there are, and what one of them means."""
+"""``kernelbox profile show``: which walls there are, and what one of them means."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from kernelbox.walls.profiles import PROFILES, Profile, resolve
 
 
 def profile(options: Namespace) -> int:
-    """All of them, or the one that is named."""
-    if len(options.words) > 1:
-        raise BadInput(f"one profile at a time, not {len(options.words)}")
-    chosen = [resolve(word) for word in options.words] or list(PROFILES.values())
+    """All of them, or the one that is named; ``show`` may be said or left out."""
+    names = options.words[options.words[:1] == ["show"] :]
+    if len(names) > 1:
+        raise BadInput(f"one profile at a time, not {len(names)}")
+    chosen = [resolve(name) for name in names] or list(PROFILES.values())
     if options.human:
         say_text("\n\n".join(_for_people(one) for one in chosen) + "\n")
-    elif options.words:
+    elif names:
         say(_facts(chosen[0]))
     else:
         say({"profiles": [_facts(one) for one in chosen]})

@@ -21,7 +21,7 @@ import os
 import re
 import signal
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, NoReturn
 
 from kernelbox.inside import linux
@@ -37,7 +37,7 @@ _OPTIONS = 1 | 1 << 20  # mark the stops at system calls, and kill who is traced
 _SYSTEM_CALL_STOP = signal.SIGTRAP | 0x80
 _WAIT_FOR_ALL = 0x40000000  # __WALL
 _PR_SET_PTRACER = 0x59616D61
-_PRESENT = 1 << 63
+_PRESENT, _SWAPPED = 1 << 63, 1 << 62
 _PATIENCE = 30
 
 _ENTRY = 1
@@ -141,6 +141,21 @@ def _replace(areas: Sequence[Area], file: int) -> bool:
     return watched
 
 
+def written_pages(pagemap: bytes) -> Iterator[tuple[int, int]]:
+    """The pages that have been written to, in memory or in swap, as (first, behind the last).
+
+    What was never written to stays a hole in the file, which reads as zeros."""
+    begin, number = None, 0
+    for number, (entry,) in enumerate(struct.iter_unpack("=Q", pagemap), start=1):
+        if entry & (_PRESENT | _SWAPPED):
+            begin = number - 1 if begin is None else begin
+        elif begin is not None:
+            yield begin, number - 1
+            begin = None
+    if begin is not None:
+        yield begin, number
+
+
 class _Copier:
     """Stops another process at the entrance of each of its system calls, until all is copied."""
 
@@ -181,18 +196,9 @@ class _Copier:
             self._take(self._left.pop(start))
 
     def _take(self, area: Area) -> None:
-        """Only pages that are there: what was never written to stays a hole, which reads as
-        zeros."""
         entries = os.pread(self._pages, area.length // _PAGE * 8, area.start // _PAGE * 8)
-        begin = None
-        for number, (entry,) in enumerate(struct.iter_unpack("=Q", entries)):
-            if entry & _PRESENT:
-                begin = number if begin is None else begin
-            elif begin is not None:
-                self._take_pages(area, begin, number)
-                begin = None
-        if begin is not None:
-            self._take_pages(area, begin, area.length // _PAGE)
+        for begin, end in written_pages(entries):
+            self._take_pages(area, begin, end)
 
     def _take_pages(self, area: Area, begin: int, end: int) -> None:
         at, last = begin * _PAGE, end * _PAGE

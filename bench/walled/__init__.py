@@ -1,0 +1,1 @@
+"""What walls cost: each module measures one thing, and one writes the page."""
