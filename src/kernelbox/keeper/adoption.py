@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernelbox.errors import BoxError
 from kernelbox.keeper.home import remove_files, remove_workspace
-from kernelbox.keeper.roots import FamilyLink
+from kernelbox.keeper.families import FamilyLink
 
 if TYPE_CHECKING:
     from kernelbox.keeper.keeper import Keeper
@@ -51,9 +51,8 @@ def _take_over(keeper: Keeper, link: FamilyLink, content: dict[str, Any]) -> Non
     known, link.kernel_ids = link.kernel_ids, set()
     for record in content["records"]:
         kernel_id = record["kernel_id"]
-        link.kernel_ids.add(kernel_id)
+        keeper.families.house(kernel_id, link)
         keeper.registry.add(record)
-        keeper._by_kernel[kernel_id] = link
         keeper._idle_limits[kernel_id] = limit
     for kernel_id in known - link.kernel_ids:
         keeper._kernel_ended(kernel_id, _GONE, None)
@@ -81,11 +80,10 @@ def _connect_all(keeper: Keeper) -> list[FamilyLink]:
         if pid in links:
             sock.close()
         else:
-            links[pid] = keeper._new_link(sock)
+            links[pid] = keeper.families.connect(sock)
             links[pid].pid = pid
             links[pid].adopted = True
-        links[pid].kernel_ids.add(kernel_id)
-        keeper._by_kernel[kernel_id] = links[pid]
+        keeper.families.house(kernel_id, links[pid])
     return list(links.values())
 
 

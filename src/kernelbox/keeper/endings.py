@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
-from kernelbox.errors import BoxError
-from kernelbox.keeper.roots import FamilyLink
-
-Reply = Callable[[dict[str, Any] | BoxError], None]
+from kernelbox.keeper.families import FamilyLink, Reply
 
 
 @dataclass(slots=True)

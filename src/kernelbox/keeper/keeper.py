@@ -21,31 +21,21 @@ from kernelbox.errors import (
 )
 from kernelbox.inside import linux
 from kernelbox.keeper import adoption, decisions
-from kernelbox.keeper.endings import Endings, Reply
+from kernelbox.keeper.endings import Endings
+from kernelbox.keeper.exits import Exits
+from kernelbox.keeper.families import Families, FamilyLink, Reply, WardenGone
 from kernelbox.keeper.foreign import start_foreign
 from kernelbox.keeper.home import Home, remove_files, remove_workspace, vacate
+from kernelbox.keeper.nursery import Nursery
 from kernelbox.keeper.obituaries import Obituaries
 from kernelbox.keeper.registry import Grave, Record, Registry
 from kernelbox.keeper.rootprocess import RootProcess
-from kernelbox.keeper.roots import (
-    Build,
-    FamilyLink,
-    Root,
-    RootKey,
-    WardenGone,
-    key_for,
-    key_of,
-)
 from kernelbox.reactor import Peer, Reactor, Timer
 from kernelbox.wire import PROTOCOL, Frame, build_id
 
 _EXIT_STATUS_PATIENCE = 0.05
-_REFILL_DELAY = 0.15
-_GVISOR_DELAY = 1.0
 _TRIES = 3
-_MOST_ROOTS = 4
 _END_PATIENCE = 10.0
-_MOST_STATUSES = 1000
 _SWEEP_AGAIN = 0.3
 _TAKE_DOWN = 1.0
 _SAVE_SOON = 0.008
@@ -68,12 +58,13 @@ class Keeper:
         self.registry = registry
         self.build = build_id()
         self._listener = listener
-        self._roots: dict[RootKey, Root] = {}
-        self._families: set[FamilyLink] = set()
-        self._by_kernel: dict[str, FamilyLink] = {}
+        self.families = Families(
+            self.reactor, on_event=self._family_said, on_close=self._family_closed
+        )
+        self._exits = Exits(self.reactor)
+        self._nursery = Nursery(self.reactor, home, families=self.families, exits=self._exits)
         self._creating: dict[str, list[Reply]] = {}
         self._ending = Endings()
-        self._root_pids: set[int] = set()  # until they are reaped, also after they were dropped
         self._save_timer: Timer | None = None
         self._closing = False
         self._address = os.stat(home.keeper_address).st_ino
@@ -84,12 +75,8 @@ class Keeper:
         self._settings_told: Frame | None = None  # that they were read from
         self._used_at = time.monotonic()
         self._clients: set[Peer] = set()
-        self._exit_statuses: dict[int, int] = {}
-        self._root_words = ""
         if first_root is not None:
-            self._keep_root(key_of(first_root.facts), self.build, first_root)
-        self._child_signals = linux.child_signal_fd()
-        self.reactor.watch(self._child_signals, self._reap)
+            self._nursery.adopt(first_root, self.build)
         listener.setblocking(False)
 
     def run(self) -> None:
@@ -145,8 +132,14 @@ class Keeper:
             reply(BoxError(f"internal error in the keeper: {error!r}"))
 
     def _op_hello(self, frame: Frame, reply: Reply) -> None:
-        warm = sum(spare.warm for root in self._roots.values() for spare in root.spares)
-        reply({"build": self.build, "protocol": PROTOCOL, "pid": os.getpid(), "warm": warm})
+        reply(
+            {
+                "build": self.build,
+                "protocol": PROTOCOL,
+                "pid": os.getpid(),
+                "warm": self._nursery.warm,
+            }
+        )
 
     def _op_hand_over(self, frame: Frame, reply: Reply) -> None:
         """A newer build takes over: leave, and let every family live."""
@@ -238,17 +231,8 @@ class Keeper:
             deadline.cancel()
             words = f"kernel {name!r} did not come up within {limit:g} s (KERNELBOX_START_TIMEOUT)"
             advice = "look at its startup code, or allow more"
-            root = self._roots.get(key_for(frame))
-            if not link.pid and root is not None:
-                advice = f"the interpreter it is forked from is still warming up; {advice}"
-                if root.stuck(limit):
-                    # Or everybody after this one would wait for it, too.
-                    root.abort()
-                    self._drop_root(root)
-                    advice = (
-                        f"the interpreter it is forked from did not answer, and was ended; try "
-                        f"again. What it was doing is at the end of {root.log_path}"
-                    )
+            if not link.pid:  # it has not even been forked
+                advice = self._nursery.look_after_root(frame, limit, otherwise=advice)
             link.kernel_ids.discard(kernel_id)
             link.kill()
             remove_files(self.home, kernel_id)
@@ -273,12 +257,9 @@ class Keeper:
         """Who will run the kernel; its id and address, and what is to be noted, are filled in."""
         if request["settings"].get("kernel_type", "python3") != "python3":
             self._give_address(request, str(uuid.uuid4()))
-            return start_foreign(self, request)
-        link, request["notes"] = self._take_family(
-            key_for(request),
-            request.get("build") or self.build,
-            request,
-        )
+            return start_foreign(request, self.families, rundir=self.home.rundir)
+        build = request.get("build") or self.build
+        link, request["notes"] = self._nursery.take(request, build, spares=self._settings.spares)
         self._give_address(request, link.reserved or str(uuid.uuid4()))
         return link
 
@@ -314,8 +295,7 @@ class Keeper:
             self.registry.set_aside = None
         self.registry.forget_graves(record["name"])
         self.registry.add(record)
-        link.kernel_ids.add(kernel_id)
-        self._by_kernel[kernel_id] = link
+        self.families.house(kernel_id, link)
         self._idle_limits[kernel_id] = float(frame["settings"]["kernel_idle_timeout"])
         self._obituaries.remember(kernel_id, frame["settings"])
         self._plan_idle_check()
@@ -327,8 +307,7 @@ class Keeper:
     def _explained(self, error: BoxError, frame: Frame) -> BoxError:
         """An error about a family that never came up says what its root had to say."""
         if isinstance(error, WardenGone):
-            root = self._roots.get(key_for(frame))
-            words = root.last_words() if root else self._root_words
+            words = self._nursery.last_words_for(frame)
             return StartupFailed(
                 f"no kernel could be started with {frame['executable']!r}. {words}".strip()
             )
@@ -376,7 +355,7 @@ class Keeper:
 
     def _branch(self, source: Record, name: str, frame: Frame) -> None:
         """One branch; whoever waits in ``_creating`` is answered."""
-        link = self._by_kernel.get(source["kernel_id"])
+        link = self.families.of(source["kernel_id"])
         if link is None:
             self._created(name, StartupFailed(f"kernel {source['name']!r} cannot be reached"))
             return
@@ -403,141 +382,6 @@ class Keeper:
 
         link.ask(request, answered)
 
-    # -- roots and spares -------------------------------------------------------------------
-
-    def _take_family(
-        self, key: RootKey, build: Build, request: Frame
-    ) -> tuple[FamilyLink, list[str]]:
-        root = self._root(key, build)
-        root.used_at = time.monotonic()
-        if profile := request.get("profile"):
-            walls = decisions.spare_for(request)
-            link = root.take_spare(walls)
-            if self._settings.spares and decisions.can_be_ready(profile):
-                self._plan_sandbox(key, walls, decisions.sandbox_like(request))
-            return link or root.fork_family(self._new_link, decisions.kind_of_family(profile)), []
-        link = root.take_spare() or root.fork_family(self._new_link)
-        if spares := self._settings.spares:
-
-            def refill() -> None:
-                self._refill(key, spares)
-
-            if root.settled:
-                self.reactor.call_later(_REFILL_DELAY, refill)
-            else:
-                root.when_settled = refill
-        return link, decisions.fresh_start_notes(key, self._roots)
-
-    def _root(self, key: RootKey, build: Build) -> Root:
-        root = self._roots.get(key)
-        if root is not None and root.outdated(build):
-            self._drop_root(root)
-            root = None
-        if root is None:
-            idle = [other for other in self._roots.values() if not other.busy]
-            if len(self._roots) >= _MOST_ROOTS and idle:
-                self._drop_root(min(idle, key=lambda other: other.used_at))
-            try:
-                root = self._keep_root(key, build)
-            except OSError as error:
-                raise StartupFailed(f"{key.executable!r} cannot be started: {error}") from None
-        return root
-
-    def _keep_root(self, key: RootKey, build: Build, process: RootProcess | None = None) -> Root:
-        root = self._roots[key] = Root(
-            self.reactor,
-            key,
-            build=build,
-            rundir=self.home.rundir,
-            on_exit=self._warden_exited,
-            on_close=self._root_ended,
-            process=process,
-        )
-        self._root_pids.add(root.pid)
-        return root
-
-    def _drop_root(self, root: Root) -> None:
-        self._roots.pop(root.key, None)
-        self._dismiss(root)
-        root.close()
-
-    def _dismiss(self, root: Root) -> None:
-        """Its spares go; those that are killed or never forked cannot clean up themselves."""
-        for spare in root.spares:
-            self._give_up(spare)
-        root.spares = []
-
-    def _give_up(self, spare: FamilyLink) -> None:
-        spare.close()
-        self._families.discard(spare)
-        if spare.reserved:
-            remove_files(self.home, spare.reserved)
-
-    def _root_ended(self, root: Root) -> None:
-        self._root_words = root.last_words()
-        if self._roots.get(root.key) is root:
-            del self._roots[root.key]
-        self._dismiss(root)
-
-    def _refill(self, key: RootKey, spares: int) -> None:
-        """Make spares again, one at a time, so that a user's first cell has the processor."""
-        root = self._roots.get(key)
-        open_ones = () if root is None else [spare for spare in root.spares if not spare.walls]
-        if root is None or len(open_ones) >= spares:
-            return
-        link = root.fork_family(self._new_link)
-        request = self._reserve(link)
-
-        def primed(content: dict[str, Any] | BoxError) -> None:
-            if not isinstance(content, BoxError):
-                link.warm, link.notes = True, list(content["notes"])
-
-        link.ask(request, primed)
-        root.spares.append(link)
-        if len(open_ones) + 1 < spares:
-            self.reactor.call_later(_REFILL_DELAY / 3, lambda: self._refill(key, spares))
-
-    def _plan_sandbox(self, key: RootKey, walls: str, like: Frame) -> None:
-        delay = _GVISOR_DELAY if like["profile"]["driver"] == "gvisor" else _REFILL_DELAY
-        self.reactor.call_later(delay, lambda: self._prepare_sandbox(key, walls, like))
-
-    def _prepare_sandbox(self, key: RootKey, walls: str, like: Frame) -> None:
-        """One ahead, of the kind that was asked for last. (In gVisor, that takes a second and 70
-        MB, elsewhere 20 ms and 13 MB.)"""
-        root = self._roots.get(key)
-        if root is None or any(spare.walls == walls for spare in root.spares):
-            return
-        if not root.settled:
-            self._plan_sandbox(key, walls, like)  # later it shares more with the root
-            return
-        for other in [spare for spare in root.spares if spare.walls]:
-            root.spares.remove(other)
-            self._give_up(other)
-        link = root.fork_family(self._new_link, decisions.kind_of_family(like["profile"]))
-        link.walls = walls
-        request = self._reserve(link)
-        own = {"kernel_id": link.reserved, "address": request["address"]}
-        link.ask({**request, "walls": {**like, **own}}, _ignore)
-        root.spares.append(link)
-
-    def _reserve(self, link: FamilyLink) -> Frame:
-        """For a spare: the id that its kernel will have, and what goes with that."""
-        link.reserved = str(uuid.uuid4())
-        return {
-            "op": "prime",
-            "address": self.home.kernel_address(link.reserved),
-            "draft": self.home.draft(link.reserved),
-            "connection_file": self.home.connection_file(link.reserved),
-            "spool": self.home.spool(link.reserved),
-        }
-
-    def _new_link(self, sock: socket.socket) -> FamilyLink:
-        link = FamilyLink(
-            self.reactor, sock, on_event=self._family_said, on_close=self._family_closed
-        )
-        self._families.add(link)
-        return link
-
     # -- ends -------------------------------------------------------------------------------
 
     def _family_said(self, link: FamilyLink, frame: Frame) -> None:
@@ -557,10 +401,8 @@ class Keeper:
 
     def _family_closed(self, link: FamilyLink) -> None:
         """A warden is gone. Its root may be about to say how; give it a moment."""
-        self._families.discard(link)
-        for root in self._roots.values():
-            if link in root.spares:
-                root.spares.remove(link)
+        self.families.discard(link)
+        self._nursery.forget(link)
         if link.reserved and not link.kernel_ids:
             remove_files(self.home, link.reserved)  # a spare that was killed could not
         if link.kernel_ids & self.registry.kernels.keys():
@@ -575,12 +417,11 @@ class Keeper:
         # (An adopted warden's status goes to somebody else.)
         patience = 0.0 if link.adopted else _EXIT_STATUS_PATIENCE
         deadline = time.monotonic() + patience
-        while link.pid not in self._exit_statuses and time.monotonic() < deadline:
-            for root in list(self._roots.values()):
-                root.poll()
-            self._reap()
+        while self._exits.status(link.pid) is None and time.monotonic() < deadline:
+            self._nursery.poll()
+            self._exits.reap()
             time.sleep(0.001)
-        cause = decisions.warden_cause(self._exit_statuses.get(link.pid))
+        cause = decisions.warden_cause(self._exits.status(link.pid))
         for kernel_id in list(link.kernel_ids):
             if self.registry.kernels.get(kernel_id, {}).get("profile", "open") != "open":
                 _take_down(kernel_id)
@@ -590,7 +431,7 @@ class Keeper:
             remove_workspace(self.home, kernel_id)
 
     def _kernel_ended(self, kernel_id: str, cause: str, epoch: int | None) -> None:
-        self._by_kernel.pop(kernel_id, None)
+        self.families.vacate(kernel_id)
         self._idle_limits.pop(kernel_id, None)
         self._obituaries.forget(kernel_id)
         if kernel_id in self.registry.kernels:
@@ -603,32 +444,20 @@ class Keeper:
 
     def _sweep(self) -> None:
         """What user code left running, when stub and warden were both killed, is ours by now."""
-        wardens = {link.pid for link in self._families if not link.closed}
+        wardens = {link.pid for link in self.families if not link.closed}
         if 0 in wardens:
             return  # one is just being forked, and is not known by its pid yet
         for pid in linux.children(os.getpid()):
-            if pid not in wardens | self._root_pids:
+            if pid not in wardens | self._exits.roots:
                 linux.kill_descendants(pid)
                 linux.send_signal([pid], signal.SIGKILL)
-
-    def _warden_exited(self, pid: int, status: int) -> None:
-        self._exit_statuses[pid] = status
-        while len(self._exit_statuses) > _MOST_STATUSES:
-            self._exit_statuses.pop(next(iter(self._exit_statuses)))
-
-    def _reap(self) -> None:
-        """Roots that ended, and wardens that outlived theirs and were left to us."""
-        linux.drain_signal_fd(self._child_signals)
-        for pid, status in linux.reap():
-            self._root_pids.discard(pid)
-            self._warden_exited(pid, status)
 
     # -- finding, listing, destroying -------------------------------------------------------
 
     def _find(self, wanted: str) -> Record | None:
         """A kernel by id or name; one that is being destroyed does not count any more."""
         found = self.registry.find(wanted, besides=self._ending)
-        link = self._by_kernel.get(found["kernel_id"]) if found else None
+        link = self.families.of(found["kernel_id"]) if found else None
         if link is not None:
             link.poll()  # its warden may have told of a change that we have not read yet
             found = self.registry.find(wanted, besides=self._ending)
@@ -657,7 +486,7 @@ class Keeper:
         reply({"record": self._known(str(frame["kernel"]))})
 
     def _op_list(self, frame: Frame, reply: Reply) -> None:
-        for family in list(self._families):
+        for family in self.families:
             family.poll()
         records = sorted(self.registry.kernels.values(), key=lambda record: record["created_at"])
         if not frame.get("refresh") or not records:
@@ -683,7 +512,7 @@ class Keeper:
         timer = self.reactor.call_later(5.0, finish)
         waiting = {record["kernel_id"] for record in records}
         for kernel_id in list(waiting):
-            link = self._by_kernel.get(kernel_id)
+            link = self.families.of(kernel_id)
             if link is None:
                 described(kernel_id, KernelNotFound("gone"))
                 continue
@@ -741,7 +570,7 @@ class Keeper:
     def _destroy(self, record: Record, reply: Reply) -> None:
         """Answered when the kernel's processes are gone; what does not go is killed."""
         kernel_id = record["kernel_id"]
-        link = self._by_kernel.get(kernel_id)
+        link = self.families.of(kernel_id)
         if not self._ending.begin(kernel_id, link, reply):
             return
         if link is None or link.closed:
@@ -770,7 +599,7 @@ class Keeper:
         for kernel_id in decisions.maybe_idle(
             self.registry.kernels, self._idle_limits, time.time()
         ):
-            link = self._by_kernel.get(kernel_id)
+            link = self.families.of(kernel_id)
             if link is None or kernel_id in self._ending:
                 continue
 
@@ -805,8 +634,7 @@ class Keeper:
         self.reactor.call_later(wait, self._consider_leaving)
 
     def _leave(self) -> None:
-        for root in list(self._roots.values()):
-            self._drop_root(root)
+        self._nursery.close()
         if not self._evicted():
             # Saved before the address is free: the next keeper reads and writes it too.
             self.registry.save()
@@ -857,10 +685,6 @@ class Keeper:
         if self.registry.problem:
             # A disk that is full now may have room later.
             self._save_timer = self.reactor.call_later(_SAVE_AGAIN, self._save)
-
-
-def _ignore(content: object) -> None:
-    """What a sandbox says that is nobody's yet. If it fails it ends, and nobody takes it."""
 
 
 def _take_down(kernel_id: str) -> None:

@@ -1,4 +1,4 @@
-"""Roots: a warm interpreter per kind of kernel, and the families that are forked from it."""
+"""Roots: a warm interpreter per kind of kernel, that families are forked from."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from kernelbox.errors import BoxError, StartupFailed, from_wire
+from kernelbox.keeper.families import FamilyLink
 from kernelbox.keeper.rootprocess import RootProcess, facts_for
 from kernelbox.reactor import Peer, Reactor
 from kernelbox.wire import OPEN_FAMILY, Frame
@@ -54,78 +54,6 @@ def key_of(facts: Mapping[str, Any]) -> RootKey:
         tuple((name, value) for name, value in facts["start_environ"]),
         tuple(facts["preload"]),
     )
-
-
-class FamilyLink:
-    """The keeper's line to one warden; also how its end is noticed."""
-
-    def __init__(
-        self,
-        reactor: Reactor,
-        sock: socket.socket,
-        *,
-        on_event: Callable[[FamilyLink, Frame], None],
-        on_close: Callable[[FamilyLink], None],
-    ) -> None:
-        self.pid = 0
-        self.kernel_ids: set[str] = set()
-        self.adopted = False  # found by a later keeper, and no child of its roots
-        self.reserved = ""  # the id its first kernel will have: a spare is given one ahead
-        self.warm = False  # it listens there, and needs nothing but to be told whose it is
-        self.notes: list[str] = []
-        self.walls = ""  # of a spare that is behind walls: which
-        self._on_event = on_event
-        self._on_close = on_close
-        self._waiting: dict[int, Callable[[dict[str, Any] | BoxError], None]] = {}
-        self._next = 0
-        self._peer = Peer(reactor, sock, on_frame=self._said, on_close=self._closed)
-
-    @property
-    def closed(self) -> bool:
-        return self._peer.closed
-
-    def ask(self, request: Frame, on_reply: Callable[[dict[str, Any] | BoxError], None]) -> None:
-        """Send a request; exactly one reply or error comes, also when the warden dies."""
-        if self._peer.closed:
-            on_reply(StartupFailed("the kernel's warden ended"))
-            return
-        self._next += 1
-        self._waiting[self._next] = on_reply
-        self._peer.send({**request, "id": self._next})
-
-    def poll(self) -> None:
-        """Hear now what it has to say, its end above all."""
-        self._peer.poll()
-
-    def close(self) -> None:
-        self._peer.close()
-
-    def kill(self) -> None:
-        """End a warden that does not listen; its stub takes that as the word to end the rest."""
-        if self.pid and not self.closed:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
-        elif not self.closed:
-            self.close()  # not forked yet: it will find nobody to work for
-            self._closed()
-
-    def _said(self, frame: Frame) -> None:
-        if "event" in frame and "id" not in frame:
-            self._on_event(self, frame)
-            return
-        on_reply = self._waiting.pop(frame.get("id", 0), None)
-        if on_reply is not None:
-            on_reply(from_wire(frame) if "error" in frame else frame.get("reply") or {})
-
-    def _closed(self) -> None:
-        waiting, self._waiting = self._waiting, {}
-        for on_reply in waiting.values():
-            on_reply(WardenGone("the kernel's warden ended before it answered"))
-        self._on_close(self)
-
-
-class WardenGone(StartupFailed):
-    """Raised inside the keeper when a family ends before it was ready: worth one more try."""
 
 
 class Root:
@@ -213,9 +141,6 @@ class Root:
         return ""
 
     def close(self) -> None:
-        for spare in self.spares:
-            spare.close()
-        self.spares = []
         self._peer.close()
 
     def poll(self) -> None:
@@ -230,8 +155,7 @@ class Root:
                     link = self._forking.pop(0)
                     link.pid = frame["pid"]
                     if not link.pid:
-                        link.close()
-                        link._closed()
+                        link.give_up()
             case "settled":
                 self.settled = True
                 if self.when_settled is not None:
