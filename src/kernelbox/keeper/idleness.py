@@ -1,0 +1,60 @@
+"""Idle kernels: when to ask which warden whether one has been unused for as long as is allowed."""
+
+from __future__ import annotations
+
+import time
+
+from kernelbox.errors import BoxError
+from kernelbox.keeper import decisions
+from kernelbox.keeper.endings import Endings
+from kernelbox.keeper.families import Answer, Families
+from kernelbox.keeper.registry import Registry
+from kernelbox.reactor import Reactor, Timer
+
+
+class Idleness:
+    """Knows each kernel's limit, and asks when it may have passed. The warden decides."""
+
+    def __init__(
+        self, reactor: Reactor, registry: Registry, *, families: Families, endings: Endings
+    ) -> None:
+        self._reactor = reactor
+        self._registry = registry
+        self._families = families
+        self._endings = endings
+        self._limits: dict[str, float] = {}
+        self._timer: Timer | None = None
+
+    def limit(self, *kernel_ids: str, seconds: float) -> None:
+        """How long kernels may be idle from now on; 0: for ever."""
+        self._limits.update(dict.fromkeys(kernel_ids, seconds))
+        self._plan()
+
+    def forget(self, kernel_id: str) -> None:
+        self._limits.pop(kernel_id, None)
+
+    def _plan(self) -> None:
+        delay = decisions.next_idle_check(self._registry.kernels, self._limits, time.time())
+        if delay is None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._reactor.call_later(delay, self._check)
+
+    def _check(self) -> None:
+        for kernel_id in decisions.maybe_idle(self._registry.kernels, self._limits, time.time()):
+            link = self._families.of(kernel_id)
+            if link is None or kernel_id in self._endings:
+                continue
+
+            def answered(content: Answer, kernel_id: str = kernel_id) -> None:
+                record = self._registry.kernels.get(kernel_id)
+                if record is not None and not isinstance(content, BoxError):
+                    used = content.get("last_used_at")
+                    if used is None and not content.get("retired"):
+                        used = time.time() - self._limits.get(kernel_id, 0) * 0.5
+                    record["last_used_at"] = used or record["last_used_at"]
+
+            idle = self._limits[kernel_id]
+            link.ask({"op": "retire", "kernel_id": kernel_id, "idle": idle}, answered)
+        self._timer = self._reactor.call_later(decisions.idle_period(self._limits), self._check)
