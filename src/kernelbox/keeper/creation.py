@@ -58,12 +58,13 @@ class Creation:
                 f"there is a kernel named {name!r} already; destroy it or choose another name"
             )
         if known is not None:
-            _check_walls(known, frame)
+            if refusal := _other_walls(known, frame):
+                raise refusal
             self._kernels.wanted(known["kernel_id"], request.settings)
             request.reply({"record": known, "created": False})
             return
         if name in self._beginnings:
-            self._beginnings.join(name, request.reply)
+            self._beginnings.join(name, lambda content: _share(content, request))
             return
         if frame.get("template"):
             source = self._kernels.known(str(frame["template"]))
@@ -183,11 +184,19 @@ class Creation:
         )
 
 
-def _check_walls(known: Record, frame: Frame) -> None:
+def _share(content: Answer, request: Request) -> None:
+    """For who has waited for a kernel that was being made for somebody else."""
+    if not isinstance(content, BoxError):
+        content = _other_walls(content["record"], request.frame) or content
+    request.reply(content)
+
+
+def _other_walls(known: Record, frame: Frame) -> BadInput | None:
     """Whoever asks for walls does not get a kernel that has others, or none."""
-    if frame.get("profile") and not decisions.has_walls(known, frame["profile"]):
-        raise BadInput(
-            f"kernel {known['name']!r} is there already, and its walls are others: "
-            f"{known.get('profile', 'open')}, and not {frame['profile']['name']}. Destroy it, "
-            "or choose another name"
-        )
+    if not frame.get("profile") or decisions.has_walls(known, frame["profile"]):
+        return None
+    return BadInput(
+        f"kernel {known['name']!r} is there already, and its walls are others: "
+        f"{known.get('profile', 'open')}, and not {frame['profile']['name']}. Destroy it, "
+        "or choose another name"
+    )
