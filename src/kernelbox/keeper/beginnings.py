@@ -31,6 +31,11 @@ class Beginnings:
         """Wait for one that is being made for somebody else."""
         self._waiting[name].append(reply)
 
+    def abandon(self, *names: str) -> None:
+        """It could not even be begun, for which only its caller has waited, and is told."""
+        for name in names:
+            self._waiting.pop(name, None)
+
     def finish(self, name: str, content: Answer) -> None:
         """Tell everyone; it was created for the first."""
         first = True

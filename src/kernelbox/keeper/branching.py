@@ -40,6 +40,8 @@ class Branching:
         frame = request.frame
         names = [check_name(name) for name in frame["names"]]
         source = self._kernels.known(str(frame["kernel"]))
+        if not names:
+            raise BadInput("names is empty; give each branch a name: names=['a', 'b']")
         for name in names:
             if names.count(name) > 1:
                 raise BadInput(f"{name!r} is twice among the names; each branch needs its own")
@@ -54,9 +56,13 @@ class Branching:
             if len(answers) == len(names):
                 self._answer(request, [answers[name] for name in names])
 
-        for name in names:
-            self._beginnings.begin(name, partial(answered, name))
-            self.begin(source, name, frame=frame, settings=request.settings)
+        try:
+            for name in names:
+                self._beginnings.begin(name, partial(answered, name))
+                self.begin(source, name, frame=frame, settings=request.settings)
+        except Exception:
+            self._beginnings.abandon(*names)
+            raise
 
     def begin(self, source: Record, name: str, *, frame: Frame, settings: Settings) -> None:
         """One branch; whoever waits for the name is answered."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 import uuid
@@ -66,14 +67,17 @@ class Creation:
         if name in self._beginnings:
             self._beginnings.join(name, lambda content: _share(content, request))
             return
-        if frame.get("template"):
-            source = self._kernels.known(str(frame["template"]))
-            copied = {**frame, **frame.get("given", {}), "reseed": True}
-            self._beginnings.begin(name, request.reply)
-            self._branching.begin(source, name, frame=copied, settings=request.settings)
-            return
         self._beginnings.begin(name, request.reply)
-        self._create(request, tries=_TRIES)
+        try:
+            if frame.get("template"):
+                source = self._kernels.known(str(frame["template"]))
+                copied = {**frame, **frame.get("given", {}), "reseed": True}
+                self._branching.begin(source, name, frame=copied, settings=request.settings)
+            else:
+                self._create(request, tries=_TRIES)
+        except Exception:
+            self._beginnings.abandon(name)  # or nobody could ever have a kernel of that name
+            raise
 
     def _create(self, request: Request, *, tries: int) -> None:
         name = request.frame["name"]
@@ -88,6 +92,9 @@ class Creation:
             link = self._family_for(order, request.settings)
         except BoxError as error:
             self._beginnings.finish(name, error)
+            return
+        except OSError as error:
+            self._beginnings.finish(name, StartupFailed(_no_room(name, error)))
             return
         kernel_id = order["kernel_id"]
         link.kernel_ids.add(kernel_id)
@@ -182,6 +189,13 @@ class Creation:
         return StartupFailed(
             f"no kernel could be started with {frame['executable']!r}. {words}".strip()
         )
+
+
+def _no_room(name: str, error: OSError) -> str:
+    advice = "destroy kernels that nobody needs, or allow more open files (ulimit -n)"
+    if error.errno not in (errno.EMFILE, errno.ENFILE):
+        advice = "try again"
+    return f"the keeper cannot make kernel {name!r}: {error.strerror}; {advice}"
 
 
 def _share(content: Answer, request: Request) -> None:

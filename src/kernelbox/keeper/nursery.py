@@ -165,7 +165,10 @@ class Nursery:
         open_ones = () if root is None else [spare for spare in root.spares if not spare.walls]
         if root is None or len(open_ones) >= spares:
             return
-        link = root.fork_family(self._families.connect)
+        try:
+            link = root.fork_family(self._families.connect)
+        except OSError:
+            return  # without descriptors to spare, there are no spares
         request = self._reserve(link)
 
         def primed(content: Answer) -> None:
@@ -193,7 +196,11 @@ class Nursery:
         for other in [spare for spare in root.spares if spare.walls]:
             root.spares.remove(other)
             self._dismiss(other)
-        link = root.fork_family(self._families.connect, decisions.kind_of_family(like["profile"]))
+        kind = decisions.kind_of_family(like["profile"])
+        try:
+            link = root.fork_family(self._families.connect, kind)
+        except OSError:
+            return  # without descriptors to spare, there are none ahead
         link.walls = walls
         request = self._reserve(link)
         own = {"kernel_id": link.reserved, "address": request["address"]}

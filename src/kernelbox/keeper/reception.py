@@ -13,6 +13,8 @@ from kernelbox.wire import Frame
 
 Handlers = Mapping[str, Callable[[Request], None]]
 
+_ACCEPT_AGAIN = 0.1
+
 
 class Reception:
     """Nobody is let in before :meth:`open`; until then they wait at the door."""
@@ -34,7 +36,12 @@ class Reception:
         for _ in range(64):
             try:
                 sock, _ = self._listener.accept()
+            except BlockingIOError:
+                return
             except OSError:
+                # Most likely without a descriptor left: to try at once would only be busy.
+                self._reactor.forget(self._listener.fileno())
+                self._reactor.call_later(_ACCEPT_AGAIN, self.open)
                 return
             self._welcome(sock)
 

@@ -113,14 +113,22 @@ class Root:
     def fork_family(
         self, make_link: Callable[[socket.socket], FamilyLink], kind: bytes = OPEN_FAMILY
     ) -> FamilyLink:
-        """A new family, not anybody's yet. Works at once, also while the root still warms up."""
+        """A new family, not anybody's yet. Works at once, also while the root still warms up.
+        ``OSError`` if there are no descriptors left for it."""
         mine, theirs = socket.socketpair()
+        try:
+            # First of all: an order that cannot be sent must not be waited for, or every pid that
+            # is told from then on would be taken for another family's.
+            self._peer.send_bytes(kind, [theirs.fileno()])
+        except OSError:
+            mine.close()
+            raise
+        finally:
+            theirs.close()
         link = make_link(mine)
         if not self._forking:
             self._heard_at = time.monotonic()
         self._forking.append(link)
-        self._peer.send_bytes(kind, [theirs.fileno()])
-        theirs.close()
         return link
 
     def take_spare(self, walls: str = "") -> FamilyLink | None:
