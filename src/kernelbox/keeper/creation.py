@@ -98,6 +98,8 @@ class Creation:
             return
         kernel_id = order["kernel_id"]
         link.kernel_ids.add(kernel_id)
+        if order["walls"]:
+            link.sandbox = kernel_id
         if link.warm and decisions.nothing_can_fail(order) and self._publish(kernel_id):
             # Its answer would tell us nothing new, and it may come while the caller goes on.
             record = decisions.first_record(
@@ -156,6 +158,8 @@ class Creation:
                 self._made(request, link, content["record"])
                 return
             remove_files(self._home, kernel_id)
+            if not isinstance(content, WardenGone):
+                link.kernel_ids.discard(kernel_id)  # it can still clean up itself
             # A sandbox that was made ahead may be dying unnoticed.
             gone = isinstance(content, WardenGone | StartupFailed if link.walls else WardenGone)
             if gone and tries > 1:
@@ -169,7 +173,6 @@ class Creation:
             advice = "look at its startup code, or allow more"
             if not link.pid:  # it has not even been forked
                 advice = self._nursery.look_after_root(request.frame, limit, otherwise=advice)
-            link.kernel_ids.discard(kernel_id)
             link.kill()
             remove_files(self._home, kernel_id)
             self._beginnings.finish(name, StartupFailed(f"{words}; {advice}"))

@@ -39,6 +39,7 @@ class FamilyLink:
         self.warm = False  # it listens there, and needs nothing but to be told whose it is
         self.notes: list[str] = []
         self.walls = ""  # of a spare that is behind walls: which
+        self.sandbox = ""  # the id that its control group and what was built for it are called by
         self._on_event = on_event
         self._on_close = on_close
         self._waiting: dict[int, Reply] = {}

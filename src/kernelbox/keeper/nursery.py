@@ -67,11 +67,13 @@ class Nursery:
                 root.when_settled = refill
         return link, decisions.fresh_start_notes(key, self._roots)
 
-    def forget(self, link: FamilyLink) -> None:
-        """A family is gone; if it was a spare it is nobody's any more."""
+    def forget(self, link: FamilyLink) -> bool:
+        """A family is gone; whether it was a spare, that nobody can have any more."""
         for root in self._roots.values():
             if link in root.spares:
                 root.spares.remove(link)
+                return True
+        return False
 
     def poll(self) -> None:
         """Hear now what roots have to say about wardens that ended."""
@@ -203,6 +205,7 @@ class Nursery:
             return  # without descriptors to spare, there are none ahead
         link.walls = walls
         request = self._reserve(link)
+        link.sandbox = link.reserved
         own = {"kernel_id": link.reserved, "address": request["address"]}
         link.ask({**request, "walls": {**like, **own}}, _ignore)
         root.spares.append(link)

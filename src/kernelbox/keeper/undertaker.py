@@ -63,10 +63,14 @@ class Undertaker:
     def family_ended(self, link: FamilyLink) -> None:
         """A warden is gone. Its root may be about to say how; give it a moment."""
         self._families.discard(link)
-        self._nursery.forget(link)
-        if link.reserved and not link.kernel_ids:
-            remove_files(self._home, link.reserved)  # a spare that was killed could not
-        if link.kernel_ids & self._kernels.registry.kernels.keys():
+        spare = self._nursery.forget(link)
+        # What was killed before it was anybody's could not clean up itself.
+        unborn = link.kernel_ids - self._kernels.registry.kernels.keys()
+        for kernel_id in {link.reserved} if spare else unborn:
+            remove_files(self._home, kernel_id)
+        if link.sandbox and (spare or link.kernel_ids):
+            self._take_down(link.sandbox)
+        if link.kernel_ids - unborn:
             self._bury(link)
             self._sweep()
             self._reactor.call_later(_SWEEP_AGAIN, self._sweep)
@@ -85,11 +89,23 @@ class Undertaker:
         cause = decisions.warden_cause(self._exits.status(link.pid))
         for kernel_id in list(link.kernel_ids):
             known = self._kernels.registry.kernels.get(kernel_id)
-            if known is not None and known.get("profile", "open") != "open":
-                _take_down(kernel_id)
+            if link.adopted and known is not None and known.get("profile", "open") != "open":
+                self._take_down(kernel_id)  # if it is the first of its family
             self._obituaries.write(known, cause, latest=self._callers.settings)
             self._kernels.ended(kernel_id, cause)
             remove_workspace(self._home, kernel_id)
+
+    def _take_down(self, sandbox: str) -> None:
+        """The walls of a family whose warden was killed: its control group, what is in files."""
+        from kernelbox.walls import cgroups
+
+        hierarchy = cgroups.find()
+        if not isinstance(hierarchy, str):
+            group = cgroups.Group(hierarchy, sandbox)
+            with contextlib.suppress(cgroups.GroupFailed, OSError):
+                group.kill(patience=_TAKE_DOWN)
+                group.remove(patience=_TAKE_DOWN)
+        remove_workspace(self._home, sandbox)
 
     def _sweep(self) -> None:
         """What user code left running, when stub and warden were both killed, is ours by now."""
@@ -100,15 +116,3 @@ class Undertaker:
             if pid not in wardens | self._exits.roots:
                 linux.kill_descendants(pid)
                 linux.send_signal([pid], signal.SIGKILL)
-
-
-def _take_down(kernel_id: str) -> None:
-    """The control group of a sandbox whose warden was killed."""
-    from kernelbox.walls import cgroups
-
-    hierarchy = cgroups.find()
-    if not isinstance(hierarchy, str):
-        group = cgroups.Group(hierarchy, kernel_id)
-        with contextlib.suppress(cgroups.GroupFailed, OSError):
-            group.kill(patience=_TAKE_DOWN)
-            group.remove(patience=_TAKE_DOWN)
