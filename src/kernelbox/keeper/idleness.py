@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 from kernelbox.errors import BoxError
 from kernelbox.keeper import decisions
@@ -23,6 +24,7 @@ class Idleness:
         self._families = families
         self._endings = endings
         self._limits: dict[str, float] = {}
+        self._excused: dict[str, float] = {}  # until when not to ask again who was busy
         self._timer: Timer | None = None
 
     def limit(self, *kernel_ids: str, seconds: float) -> None:
@@ -32,6 +34,7 @@ class Idleness:
 
     def forget(self, kernel_id: str) -> None:
         self._limits.pop(kernel_id, None)
+        self._excused.pop(kernel_id, None)
 
     def _plan(self) -> None:
         delay = decisions.next_idle_check(self._registry.kernels, self._limits, time.time())
@@ -42,19 +45,22 @@ class Idleness:
         self._timer = self._reactor.call_later(delay, self._check)
 
     def _check(self) -> None:
-        for kernel_id in decisions.maybe_idle(self._registry.kernels, self._limits, time.time()):
+        now = time.time()
+        for kernel_id in decisions.maybe_idle(self._registry.kernels, self._limits, now):
             link = self._families.of(kernel_id)
-            if link is None or kernel_id in self._endings:
+            if link is None or kernel_id in self._endings or now < self._excused.get(kernel_id, 0):
                 continue
-
-            def answered(content: Answer, kernel_id: str = kernel_id) -> None:
-                record = self._registry.kernels.get(kernel_id)
-                if record is not None and not isinstance(content, BoxError):
-                    used = content.get("last_used_at")
-                    if used is None and not content.get("retired"):
-                        used = time.time() - self._limits.get(kernel_id, 0) * 0.5
-                    record["last_used_at"] = used or record["last_used_at"]
-
-            idle = self._limits[kernel_id]
-            link.ask({"op": "retire", "kernel_id": kernel_id, "idle": idle}, answered)
+            question = {"op": "retire", "kernel_id": kernel_id, "idle": self._limits[kernel_id]}
+            link.ask(question, partial(self._answered, kernel_id))
         self._timer = self._reactor.call_later(decisions.idle_period(self._limits), self._check)
+
+    def _answered(self, kernel_id: str, content: Answer) -> None:
+        record = self._registry.kernels.get(kernel_id)
+        if record is None or isinstance(content, BoxError) or content.get("retired"):
+            return
+        if used := content.get("last_used_at"):
+            record["last_used_at"] = used
+        else:
+            # Something runs there, though nobody has used it: that is no use, and not recorded as
+            # one, but a reason not to ask again at once.
+            self._excused[kernel_id] = time.time() + self._limits.get(kernel_id, 0) / 2
