@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -13,7 +13,7 @@ from kernelbox.keeper.endings import Endings
 from kernelbox.keeper.families import Families
 from kernelbox.keeper.idleness import Idleness
 from kernelbox.keeper.registry import Registry
-from kernelbox.reactor import Reactor
+from kernelbox.reactor import Reactor, Timer
 from kernelbox.wire import Decoder, Frame, encode
 
 
@@ -80,3 +80,22 @@ def test_what_the_warden_says_of_the_last_use_is_known_from_then_on(scene: Scene
     assert scene.registry.kernels["k"]["last_used_at"] == used_at
     assert scene.asked(within=0.7) is None
     assert scene.asked(within=5) is not None
+
+
+def test_who_asks_for_a_kernel_again_and_again_leaves_no_timers_behind(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned: list[float] = []
+    plan = scene.reactor.call_later
+
+    def count(delay: float, callback: Callable[[], None]) -> Timer:
+        planned.append(delay)
+        return plan(delay, callback)
+
+    monkeypatch.setattr(scene.reactor, "call_later", count)
+    scene.registry.kernels["k"]["last_used_at"] = time.time()
+    for _ in range(1000):
+        scene.idleness.limit("k", seconds=1800.0)
+    assert len(planned) == 1
+    scene.idleness.limit("k", seconds=10.0)
+    assert len(planned) == 2, "sooner than was planned"

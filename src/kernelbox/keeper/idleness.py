@@ -12,6 +12,8 @@ from kernelbox.keeper.families import Answer, Families
 from kernelbox.keeper.registry import Registry
 from kernelbox.reactor import Reactor, Timer
 
+_SLACK = 0.05
+
 
 class Idleness:
     """Knows each kernel's limit, and asks when it may have passed. The warden decides."""
@@ -41,10 +43,15 @@ class Idleness:
         if delay is None:
             return
         if self._timer is not None:
+            if self._timer.due <= time.monotonic() + delay + _SLACK:
+                # To look too early is harmless. A new plan for each call would leave as many
+                # cancelled ones behind, for half an hour.
+                return
             self._timer.cancel()
         self._timer = self._reactor.call_later(delay, self._check)
 
     def _check(self) -> None:
+        self._timer = None
         now = time.time()
         for kernel_id in decisions.maybe_idle(self._registry.kernels, self._limits, now):
             link = self._families.of(kernel_id)
