@@ -18,6 +18,10 @@ class Exits:
         self._child_signals = linux.child_signal_fd()
         reactor.watch(self._child_signals, self.reap)
 
+    def started(self, pid: int) -> None:
+        """A process is there: what is known of that pid is about another, that had it before."""
+        self._statuses.pop(pid, None)
+
     def told(self, pid: int, status: int) -> None:
         """A root has reaped a warden."""
         self._statuses[pid] = status

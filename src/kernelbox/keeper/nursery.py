@@ -129,6 +129,7 @@ class Nursery:
             key,
             build=build,
             rundir=self._home.rundir,
+            on_fork=self._exits.started,
             on_exit=self._exits.told,
             on_close=self._ended,
             process=process,

@@ -66,6 +66,7 @@ class Root:
         *,
         build: Build,
         rundir: str,
+        on_fork: Callable[[int], None],
         on_exit: Callable[[int, int], None],
         on_close: Callable[[Root], None],
         process: RootProcess | None = None,
@@ -82,6 +83,7 @@ class Root:
         self._fingerprint = fingerprint(self._folders)
         self._forking: list[FamilyLink] = []
         self._heard_at = time.monotonic()
+        self._on_fork = on_fork
         self._on_exit = on_exit
         self._on_close = on_close
         process = process or RootProcess(asdict(key), rundir)
@@ -162,7 +164,9 @@ class Root:
                 if self._forking:
                     link = self._forking.pop(0)
                     link.pid = frame["pid"]
-                    if not link.pid:
+                    if link.pid:
+                        self._on_fork(link.pid)
+                    else:
                         link.give_up()
             case "settled":
                 self.settled = True
