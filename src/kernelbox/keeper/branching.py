@@ -11,7 +11,7 @@ from kernelbox.keeper import decisions
 from kernelbox.keeper.beginnings import Beginnings
 from kernelbox.keeper.callers import Request
 from kernelbox.keeper.destruction import Destruction
-from kernelbox.keeper.families import Answer, Families
+from kernelbox.keeper.families import Answer, Families, WardenGone
 from kernelbox.keeper.home import Home, remove_files, remove_workspace
 from kernelbox.keeper.kernels import Kernels
 from kernelbox.keeper.registry import Record
@@ -86,6 +86,9 @@ class Branching:
             if isinstance(content, BoxError):
                 remove_files(self._home, kernel_id)
                 remove_workspace(self._home, kernel_id)
+                if isinstance(content, WardenGone):
+                    words = f"kernel {source['name']!r} ended before branch {name!r} was made"
+                    content = StartupFailed(words)
             else:
                 self._kernels.add(content["record"], link, settings=settings)
             self._beginnings.finish(name, content)
