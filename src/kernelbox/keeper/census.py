@@ -33,15 +33,18 @@ class Census:
             request.reply({"kernels": records, "problem": self._registry.problem})
 
     def _refresh(self, records: list[Record], request: Request) -> None:
-        """Ask each; who does not answer in time is called unreachable."""
+        """Ask each; who does not answer in time is called unreachable, who has ended is left out."""
         fresh: dict[str, Record] = {}
 
         def finish() -> None:
             timer.cancel()
-            listed = [fresh.get(r["kernel_id"], {**r, "status": "unreachable"}) for r in records]
-            self._registry.kernels.update(
-                {key: value for key, value in fresh.items() if key in self._registry.kernels}
-            )
+            live = self._registry.kernels
+            live.update({key: record for key, record in fresh.items() if key in live})
+            listed = [
+                fresh.get(r["kernel_id"], {**r, "status": "unreachable"})
+                for r in records
+                if r["kernel_id"] in live
+            ]
             request.reply({"kernels": listed, "problem": self._registry.problem})
 
         def described(kernel_id: str, content: Answer) -> None:
