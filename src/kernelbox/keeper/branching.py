@@ -72,9 +72,12 @@ class Branching:
             self._beginnings.finish(name, failure)
             return
         kernel_id = str(uuid.uuid4())
+        # Who branches wants something new; who has a kernel by its name may have lost one.
+        grave = self._kernels.registry.grave(name) if frame.get("template") else None
         order = decisions.branch_order(
             frame,
             source,
+            grave=grave,
             name=name,
             kernel_id=kernel_id,
             address=self._home.kernel_address(kernel_id),

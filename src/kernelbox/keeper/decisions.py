@@ -120,13 +120,15 @@ def branch_order(
     frame: Frame,
     source: Record,
     *,
+    grave: Grave | None,
     name: str,
     kernel_id: str,
     address: str,
     workspace: str,
     runtime_dir: str,
 ) -> Frame:
-    """What a live kernel's family is told to make of it; ``workspace`` is for files of its own."""
+    """What a live kernel's family is told to make of it; ``workspace`` is for files of its own,
+    ``grave`` the last kernel of that name, if it was lost and the caller may not know."""
     carried = ("session_name", "tags", "method", "reseed", "cwd", "environ", "template")
     return {
         **{field: frame.get(field) for field in carried},
@@ -136,6 +138,8 @@ def branch_order(
         "name": name,
         "address": address,
         "workspace": workspace if frame.get("files") == "copy" else None,
+        "epoch": grave.epoch if grave else 1,
+        "lost": loss_words(grave) if grave else None,
         "settings": settings_in(frame, runtime_dir),
     }
 
