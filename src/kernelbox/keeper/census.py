@@ -33,7 +33,7 @@ class Census:
             request.reply({"kernels": records, "problem": self._registry.problem})
 
     def _refresh(self, records: list[Record], request: Request) -> None:
-        """Ask each; who does not answer in time is called unreachable, who has ended is left out."""
+        """Ask each: who does not answer in time is unreachable, who has ended is left out."""
         fresh: dict[str, Record] = {}
 
         def finish() -> None:
