@@ -8,8 +8,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from kernelbox.keeper.families import FamilyLink
 from kernelbox.keeper.rootprocess import RootProcess, facts_for
@@ -24,8 +23,7 @@ Build = list[Any]
 """What :func:`kernelbox.wire.build_id` says: of two, the newer is the greater."""
 
 
-@dataclass(frozen=True, slots=True)
-class RootKey:
+class RootKey(NamedTuple):
     """What must be the same for two kernels to be forked from one root."""
 
     executable: str
@@ -86,7 +84,7 @@ class Root:
         self._on_fork = on_fork
         self._on_exit = on_exit
         self._on_close = on_close
-        process = process or RootProcess(asdict(key), rundir)
+        process = process or RootProcess(key._asdict(), rundir)
         self.log_path, self._log_start = process.log_path, process.log_start
         self.pid = process.pid  # the keeper reaps all its children itself
         control = socket.socket(fileno=process.control)
