@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import time
 
 import psutil
 import pytest
 
-from kernelbox import Box, KernelLost, KernelRecord
+from kernelbox import Box, KernelLost, KernelRecord, StartupFailed
 
 WAIT = "import time\nwhile True: time.sleep(0.01)"
 FATAL = ["stub", "warden"]
@@ -127,6 +128,24 @@ def test_a_killed_family_is_told_by_the_running_cell_at_once(
     shared_stage.gone(*everybody)
     with pytest.raises(KernelLost, match="killed"):
         box.execute(kernel, "1")
+
+
+def test_a_branch_of_a_family_that_is_killed_is_told_so(
+    shared_stage, kernel: KernelRecord, stopwatch
+) -> None:
+    box: Box = shared_stage.box
+    running = shared_stage.start(kernel, WAIT)
+    branching = shared_stage.submit(box.branch, kernel, "of the killed")
+    deadline = time.monotonic() + 10
+    while not box.status(kernel)["queued"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    watch = stopwatch()
+    shared_stage.kill(shared_stage.pid(kernel, "warden"))
+    with pytest.raises(StartupFailed, match=r"ended before branch 'of the killed' was made"):
+        branching.result(10)
+    watch.within(2)
+    assert running.result(10).state == "lost"
 
 
 @pytest.mark.parametrize("role", FATAL)

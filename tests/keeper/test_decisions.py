@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kernelbox.keeper import decisions
-from kernelbox.keeper.registry import Registry, load
+from kernelbox.keeper.registry import Grave, Registry, load
 from kernelbox.keeper.roots import RootKey, fingerprint, key_for, package_folders
 
 ONE, TWO = str(uuid.UUID(int=1)), str(uuid.UUID(int=2))
@@ -57,6 +57,49 @@ def test_the_next_look_is_when_the_first_may_be_idle() -> None:
 )
 def test_how_often_to_look_again(limits: dict[str, float], period: float) -> None:
     assert decisions.idle_period(limits) == period
+
+
+# -- what families are told -----------------------------------------------------------------
+
+
+def test_a_kernel_goes_on_counting_where_a_lost_one_ended_and_says_so() -> None:
+    frame = {"name": "k", "settings": {"runtime_dir": "/theirs", "spares": 2}, "profile": None}
+    known = {"now": 5.0, "runtime_dir": "/ours", "mortal": False}
+    first = decisions.become_order(frame, None, **known)
+    assert (first["op"], first["name"], first["created_at"]) == ("become", "k", 5.0)
+    assert (first["epoch"], first["lost"], first["walls"]) == (1, None, None)
+    assert first["settings"] == {"runtime_dir": "/ours", "spares": 2}
+    again = decisions.become_order(frame, Grave(ONE, "k", "idle", 4, ended_at=0.0), **known)
+    assert again["epoch"] == 4
+    assert again["lost"].endswith(": idle")
+    assert frame["settings"] == {"runtime_dir": "/theirs", "spares": 2}
+
+
+@pytest.mark.parametrize(("files", "workspace"), [("copy", "/files"), ("share", None)])
+def test_a_branch_is_told_only_what_is_for_it(files: str, workspace: str | None) -> None:
+    frame = {"settings": {}, "files": files, "reseed": True, "secrets": {"a": "b"}, "kernel": ONE}
+    order = decisions.branch_order(
+        frame,
+        entry(ONE, "source"),
+        grave=None,
+        name="b",
+        kernel_id=TWO,
+        address="/a",
+        workspace="/files",
+        runtime_dir="/ours",
+    )
+    assert (order["source"], order["kernel_id"], order["name"]) == (ONE, TWO, "b")
+    assert (order["workspace"], order["reseed"], order["template"]) == (workspace, True, None)
+    assert (order["epoch"], order["lost"]) == (1, None)
+    assert "secrets" not in order
+
+
+def test_walls_are_compared_by_what_they_do_not_by_their_name() -> None:
+    walls = {"name": "mine", "network": "off"}
+    record = {"walls": decisions.digest(walls)}
+    assert decisions.has_walls(record, {**walls, "name": "yours"})
+    assert not decisions.has_walls(record, {**walls, "network": "on"})
+    assert not decisions.has_walls({}, walls)
 
 
 # -- words ----------------------------------------------------------------------------------

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import socket
+import struct
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +13,7 @@ import psutil
 import pytest
 from processes import alive, wait_until
 
-from kernelbox import Box
+from kernelbox import Box, Settings
 from kernelbox.installs.places import cache_root
 from kernelbox.keeper.home import locate
 from kernelbox.walls import cgroups, entry
@@ -103,23 +106,71 @@ def test_one_for_another_cache_of_packages_is_not_taken(
         assert other.get_or_create("two", profile=RESTRICTIVE).kernel_id != spare
 
 
-def test_one_that_was_killed_is_not_handed_out(box: Box) -> None:
-    one = box.get_or_create("one", profile=RESTRICTIVE)
-    (ours,) = (p["pid"] for p in box.status(one)["processes"] if p["role"] == "warden")
+def groups_of(kernel_id: str) -> list[Path]:
+    hierarchy = cgroups.find()
+    folders = [] if isinstance(hierarchy, str) else hierarchy.parents.values()
+    return [path for folder in folders for path in Path(folder).glob(f"*{kernel_id}*")]
+
+
+def warden_at(box: Box, kernel_id: str) -> psutil.Process:
+    """Who listens there, for a kernel that is or will be."""
+    with socket.socket(socket.AF_UNIX) as line:
+        line.connect(locate(box.settings).kernel_address(kernel_id))
+        who = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return psutil.Process(struct.unpack("3i", who)[0])
+
+
+def assert_nothing_left_of(box: Box, kernel_id: str) -> None:
+    home = locate(box.settings)
+    folders = (Path(home.rundir), Path(home.runtime_dir))
+
+    def left() -> list[Path]:
+        files = [path for folder in folders for path in folder.glob(f"*{kernel_id}*")]
+        return files + groups_of(kernel_id)
+
+    wait_until(lambda: not left(), what=f"{left()} to be removed", seconds=20)
+
+
+def test_one_that_was_killed_is_not_handed_out_and_leaves_nothing(box: Box) -> None:
+    box.get_or_create("one", profile=RESTRICTIVE)
     spare = spare_of(box)
-
-    def others() -> list[psutil.Process]:
-        family = psutil.Process(ours).parent()
-        assert family is not None
-        wardens = (child for child in family.children() if child.name() == "kb-warden")
-        return [warden for warden in wardens if warden.pid != ours]
-
-    wait_until(others, what="its warden", seconds=20)
-    for warden in others():
-        warden.kill()
+    warden_at(box, spare).kill()
     two = box.get_or_create("two", profile=RESTRICTIVE)
     assert two.kernel_id != spare
     assert box.execute(two, "1+1").return_value == "2"
+    assert_nothing_left_of(box, spare)
+
+
+def test_one_that_is_killed_while_it_is_made_leaves_nothing(box: Box) -> None:
+    slow = {**box.settings.to_wire(), "spares": 0, "startup_code": "import time; time.sleep(1)"}
+    runtime = Path(locate(box.settings).runtime_dir)
+    with Box(Settings.from_wire(slow)) as other:
+        made: list[str] = []
+
+        def make() -> None:
+            made.append(other.get_or_create("one", profile=RESTRICTIVE).kernel_id)
+
+        making = threading.Thread(target=make)
+        making.start()
+        wait_until(lambda: list(runtime.glob("kernel-*.json")), what="its files", seconds=20)
+        (first,) = (path.stem.removeprefix("kernel-") for path in runtime.glob("kernel-*.json"))
+        address = Path(locate(box.settings).kernel_address(first))
+        wait_until(address.exists, what="its warden to listen", seconds=20)
+        warden_at(box, first).kill()
+        making.join(30)
+    assert made, "it is tried again"
+    assert made != [first]
+    assert_nothing_left_of(box, first)
+
+
+def test_the_walls_go_with_the_last_branch(box: Box) -> None:
+    one = box.get_or_create("one", profile=RESTRICTIVE)
+    branch = box.branch(one, "two")
+    box.destroy(one)
+    warden_at(box, branch.kernel_id).kill()
+    wait_until(lambda: "two" not in {r.name for r in box.list_kernels()}, what="its burial")
+    assert_nothing_left_of(box, branch.kernel_id)
+    assert_nothing_left_of(box, one.kernel_id)
 
 
 def test_nothing_of_it_is_left_when_the_keeper_is_killed(box: Box) -> None:
@@ -139,10 +190,7 @@ def test_nothing_of_it_is_left_when_the_keeper_is_killed(box: Box) -> None:
     wait_until(
         lambda: not any(alive(process.pid) for process in spares), what="its end", seconds=20
     )
-    hierarchy = cgroups.find()
-    if not isinstance(hierarchy, str):
-        for parent in hierarchy.parents.values():
-            assert not list(Path(parent).glob(f"*{spare}*"))
+    assert not groups_of(spare)
     caches = cache_root(box.settings.install_cache, os.environ)
     assert not list(Path(caches).glob(f"families/*{spare}*"))
     assert box.execute(one, "1+1").return_value == "2"  # the family of a kernel lives on

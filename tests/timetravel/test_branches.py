@@ -15,6 +15,7 @@ from kernelbox import (
     Box,
     KernelNotFound,
     KernelRecord,
+    Settings,
     StartupFailed,
     Unsupported,
 )
@@ -286,6 +287,27 @@ def test_what_is_given_with_a_template_is_the_new_kernels_own(
     assert value(shared_box, made, code) == "('elsewhere', 'yes')"
     with pytest.raises(KernelNotFound):
         shared_box.get_or_create("other", template="nobody")
+
+
+def test_a_kernel_from_a_template_tells_of_the_one_before_it_that_was_lost(
+    shared_box: Box, kernel: KernelRecord, waiting: Waiting
+) -> None:
+    value(shared_box, kernel, "x = 'of the template'")
+    hasty = Settings.from_wire({**shared_box.settings.to_wire(), "kernel_idle_timeout": 0.5})
+    with Box(hasty) as box:
+        first = box.get_or_create("brief", template=kernel)
+    waiting(lambda: "brief" not in {r.name for r in shared_box.list_kernels()}, what="its end")
+    again = shared_box.get_or_create("brief", template=kernel)
+    assert (again.state, again.epoch) == ("lost", first.epoch + 1)
+    assert "idle" in (again.cause or "")
+    told = shared_box.execute(again, "x")
+    assert (told.return_value, told.state) == ("'of the template'", "lost")
+    assert "idle" in (told.cause or "")
+    second = shared_box.execute(again, "x")
+    assert (second.state, second.epoch) == ("kept", first.epoch + 1)
+    shared_box.destroy(again)
+    assert shared_box.get_or_create("brief", template=kernel).state == "kept"
+    shared_box.destroy("brief")
 
 
 # -- many cells ---------------------------------------------------------------------------------

@@ -12,7 +12,17 @@ import psutil
 import pytest
 from processes import wait_until
 
-from kernelbox import BadInput, Box, BoxError, ExecutionResult, KernelRecord, Mount, Profile
+from kernelbox import (
+    BadInput,
+    Box,
+    BoxError,
+    ExecutionResult,
+    KernelRecord,
+    Mount,
+    Profile,
+    Settings,
+)
+from kernelbox.keeper.home import locate
 from kernelbox.walls import cgroups, drivers, gvisor, locks, ways
 from kernelbox.walls.profiles import PROFILES, named
 
@@ -239,6 +249,23 @@ def test_a_kernel_with_other_walls_is_not_taken_for_it(shared_box: Box, walls: W
     assert shared_box.get_or_create("taken", profile=walls("permissive")).profile == "permissive"
     assert shared_box.get_or_create("taken").profile == "permissive"
     shared_box.destroy("taken")
+
+
+def test_one_that_is_just_being_made_with_other_walls_is_not_taken_for_it(
+    shared_box: Box, walls: Walls
+) -> None:
+    rundir = Path(locate(shared_box.settings).rundir)
+    slow = {**shared_box.settings.to_wire(), "startup_code": "import time; time.sleep(1)"}
+    before = set(rundir.glob("*-*.sock"))
+    with Box(Settings.from_wire(slow)) as other:
+        making = threading.Thread(target=lambda: other.get_or_create("being made"))
+        making.start()
+        wait_until(lambda: set(rundir.glob("*-*.sock")) - before, what="its warden to listen")
+        with pytest.raises(BadInput, match="walls are others: open, and not restrictive"):
+            shared_box.get_or_create("being made", profile=walls("restrictive"))
+        making.join(20)
+    assert shared_box.get_or_create("being made").profile == "open"
+    shared_box.destroy("being made")
 
 
 def test_what_was_saved_behind_walls_is_loaded_behind_them(

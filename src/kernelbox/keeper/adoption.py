@@ -6,73 +6,66 @@ import os
 import socket
 import struct
 import time
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 from kernelbox.errors import BoxError
-from kernelbox.keeper.home import remove_files, remove_workspace
-from kernelbox.keeper.roots import FamilyLink
-
-if TYPE_CHECKING:
-    from kernelbox.keeper.keeper import Keeper
+from kernelbox.keeper.families import Answer, Families, FamilyLink
+from kernelbox.keeper.home import Home, remove_files, remove_workspace
+from kernelbox.keeper.kernels import Kernels
+from kernelbox.reactor import Reactor
 
 _PATIENCE = 5.0
 _PEER_CREDENTIALS = struct.Struct("3i")
 _GONE = "it was gone when a new keeper looked for it (killed, or the machine restarted)"
 
 
-def adopt(keeper: Keeper) -> None:
+def adopt(reactor: Reactor, home: Home, *, families: Families, kernels: Kernels) -> None:
     """Take over every kernel that has a warden; bury the registered ones that have none.
 
     A warden that does not answer in time is not given up: its answer is taken when it comes.
     """
-    links = _connect_all(keeper)
+    links = _connect_all(home, families)
     waiting = set(links)
 
-    def answered(link: FamilyLink, content: dict[str, Any] | BoxError) -> None:
+    def answered(link: FamilyLink, content: Answer) -> None:
         waiting.discard(link)
         if not isinstance(content, BoxError):
-            _take_over(keeper, link, content)
+            _take_over(link, content, kernels=kernels)
 
     for link in links:
-        link.ask({"op": "watch"}, lambda content, link=link: answered(link, content))  # type: ignore[misc]
+        link.ask({"op": "watch"}, partial(answered, link))
     deadline = time.monotonic() + _PATIENCE
     while waiting and (left := deadline - time.monotonic()) > 0:
-        keeper.reactor.turn(left)
+        reactor.turn(left)
     seen = {kernel_id for link in links for kernel_id in link.kernel_ids}
-    for kernel_id in [key for key in keeper.registry.kernels if key not in seen]:
-        remove_files(keeper.home, kernel_id)
-        remove_workspace(keeper.home, kernel_id)
-        keeper.registry.bury(kernel_id, cause=_GONE)
-    keeper._plan_idle_check()
+    for kernel_id in [key for key in kernels.registry.kernels if key not in seen]:
+        remove_workspace(home, kernel_id)
+        kernels.ended(kernel_id, _GONE)
 
 
-def _take_over(keeper: Keeper, link: FamilyLink, content: dict[str, Any]) -> None:
+def _take_over(link: FamilyLink, content: dict[str, Any], *, kernels: Kernels) -> None:
     limit = (content.get("settings") or {}).get("kernel_idle_timeout", 1800.0)
     known, link.kernel_ids = link.kernel_ids, set()
-    for record in content["records"]:
-        kernel_id = record["kernel_id"]
-        link.kernel_ids.add(kernel_id)
-        keeper.registry.add(record)
-        keeper._by_kernel[kernel_id] = link
-        keeper._idle_limits[kernel_id] = limit
+    kernels.adopt(content["records"], link, idle_limit=limit)
     for kernel_id in known - link.kernel_ids:
-        keeper._kernel_ended(kernel_id, _GONE, None)
+        kernels.ended(kernel_id, _GONE)
 
 
-def _connect_all(keeper: Keeper) -> list[FamilyLink]:
+def _connect_all(home: Home, families: Families) -> list[FamilyLink]:
     """A link to each warden that listens. A family has a socket per kernel, but one link: the
     warden tells its news to the last that asked for them."""
     links: dict[int, FamilyLink] = {}
-    for name in sorted(os.listdir(keeper.home.rundir)):
+    for name in sorted(os.listdir(home.rundir)):
         kernel_id = name.removesuffix(".sock")
         if kernel_id in (name, "keeper"):
             continue
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            sock.connect(os.path.join(keeper.home.rundir, name))
+            sock.connect(os.path.join(home.rundir, name))
         except ConnectionRefusedError:
             sock.close()
-            remove_files(keeper.home, kernel_id)  # nobody listens any more: a killed warden
+            remove_files(home, kernel_id)  # nobody listens any more: a killed warden
             continue
         except OSError:
             sock.close()
@@ -81,11 +74,10 @@ def _connect_all(keeper: Keeper) -> list[FamilyLink]:
         if pid in links:
             sock.close()
         else:
-            links[pid] = keeper._new_link(sock)
+            links[pid] = families.connect(sock)
             links[pid].pid = pid
             links[pid].adopted = True
-        links[pid].kernel_ids.add(kernel_id)
-        keeper._by_kernel[kernel_id] = links[pid]
+        families.house(kernel_id, links[pid])
     return list(links.values())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from kernelbox.config import LONGEST_NAME, nearest
 from kernelbox.wire import SITED_FAMILY, WALLED_FAMILY
 
 if TYPE_CHECKING:
-    from kernelbox.keeper.registry import Record
+    from kernelbox.keeper.registry import Grave, Record
     from kernelbox.keeper.roots import RootKey
     from kernelbox.wire import Frame
 
@@ -34,6 +35,12 @@ def warden_cause(status: int | None) -> str:
             name = f"signal {number}"
         return f"its warden was killed by {name}"
     return f"its warden ended with exit code {os.waitstatus_to_exitcode(status)}"
+
+
+def loss_words(grave: Grave) -> str:
+    """When and why a kernel ended that nobody had destroyed."""
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(grave.ended_at))
+    return f"ended at {when}: {grave.cause}"
 
 
 def not_found_words(wanted: str, names: Sequence[str]) -> str:
@@ -90,6 +97,61 @@ def idle_period(limits: Mapping[str, float]) -> float:
     """How often to look again: a quarter of the shortest limit, within reason."""
     wanted = [limit for limit in limits.values() if limit > 0]
     return min(max(min(wanted) / 4, 0.1), 60.0) if wanted else 60.0
+
+
+def become_order(
+    frame: Frame, grave: Grave | None, *, now: float, runtime_dir: str, mortal: bool
+) -> Frame:
+    """What a family is told to become. If the last kernel of that name was lost, this one goes on
+    counting, and says so."""
+    return {
+        **frame,
+        "op": "become",
+        "settings": settings_in(frame, runtime_dir),
+        "created_at": now,
+        "walls": digest(frame["profile"]) if frame.get("profile") else None,
+        "mortal": mortal,
+        "epoch": grave.epoch if grave else 1,
+        "lost": loss_words(grave) if grave else None,
+    }
+
+
+def branch_order(
+    frame: Frame,
+    source: Record,
+    *,
+    grave: Grave | None,
+    name: str,
+    kernel_id: str,
+    address: str,
+    workspace: str,
+    runtime_dir: str,
+) -> Frame:
+    """What a live kernel's family is told to make of it; ``workspace`` is for files of its own,
+    ``grave`` the last kernel of that name, if it was lost and the caller may not know."""
+    carried = ("session_name", "tags", "method", "reseed", "cwd", "environ", "template")
+    return {
+        **{field: frame.get(field) for field in carried},
+        "op": "branch",
+        "source": source["kernel_id"],
+        "kernel_id": kernel_id,
+        "name": name,
+        "address": address,
+        "workspace": workspace if frame.get("files") == "copy" else None,
+        "epoch": grave.epoch if grave else 1,
+        "lost": loss_words(grave) if grave else None,
+        "settings": settings_in(frame, runtime_dir),
+    }
+
+
+def settings_in(frame: Frame, runtime_dir: str) -> Frame:
+    """The caller's settings; files of the memory store are where they go with the process."""
+    return {**frame["settings"], "runtime_dir": runtime_dir}
+
+
+def has_walls(record: Record, profile: Frame) -> bool:
+    """Whether a kernel that is there has the walls that are asked for."""
+    return bool(record.get("walls") == digest(profile))
 
 
 def nothing_can_fail(request: Frame) -> bool:

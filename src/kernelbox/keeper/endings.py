@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
-
-from kernelbox.errors import BoxError
-from kernelbox.keeper.roots import FamilyLink
-
-Reply = Callable[[dict[str, Any] | BoxError], None]
-
-
-@dataclass(slots=True)
-class _Ending:
-    link: FamilyLink | None
-    replies: list[Reply] = field(default_factory=list)
+from kernelbox.keeper.families import FamilyLink, Reply
 
 
 class Endings:
     """One entry per kernel, however many callers destroy it at once."""
 
     def __init__(self) -> None:
-        self._by_kernel: dict[str, _Ending] = {}
+        self._by_kernel: dict[str, tuple[FamilyLink | None, list[Reply]]] = {}
 
     def __contains__(self, kernel_id: object) -> bool:
         return kernel_id in self._by_kernel
@@ -33,16 +20,15 @@ class Endings:
     def begin(self, kernel_id: str, link: FamilyLink | None, reply: Reply) -> bool:
         """Wait for a kernel's end; False if it is under way already."""
         under_way = kernel_id in self._by_kernel
-        ending = self._by_kernel.setdefault(kernel_id, _Ending(link))
-        ending.replies.append(reply)
+        self._by_kernel.setdefault(kernel_id, (link, []))[1].append(reply)
         return not under_way
 
     def of(self, link: FamilyLink) -> list[str]:
         """The kernels of a family that are ending."""
-        return [key for key, ending in self._by_kernel.items() if ending.link is link]
+        return [key for key, (family, _) in self._by_kernel.items() if family is link]
 
     def finish(self, kernel_id: str) -> None:
         """All its processes are gone: tell everyone."""
-        ending = self._by_kernel.pop(kernel_id, None)
-        for reply in ending.replies if ending else ():
+        _, replies = self._by_kernel.pop(kernel_id, (None, ()))
+        for reply in replies:
             reply({"destroyed": True, "kernel_id": kernel_id})

@@ -13,16 +13,14 @@ from kernelbox.places import importable
 from kernelbox.wire import Frame
 
 if TYPE_CHECKING:
-    from kernelbox.keeper.keeper import Keeper
-    from kernelbox.keeper.roots import FamilyLink
+    from kernelbox.keeper.families import Families, FamilyLink
 
 
-def start_foreign(keeper: Keeper, request: Frame) -> FamilyLink:
+def start_foreign(request: Frame, families: Families, *, rundir: str) -> FamilyLink:
     """Start the warden of a foreign kernel; it takes the same requests as one of ours.
 
     Its environment is the caller's, because that is where kernelspecs are looked for.
     """
-    rundir = keeper.home.rundir
     mine, theirs = socket.socketpair()
     try:
         with open(os.path.join(rundir, "foreign.log"), "ab", opener=_private) as log:
@@ -50,7 +48,7 @@ def start_foreign(keeper: Keeper, request: Frame) -> FamilyLink:
     finally:
         theirs.close()
     process.returncode = 0  # the keeper reaps all its children itself
-    link = keeper._new_link(mine)
+    link = families.connect(mine)
     link.pid = process.pid
     return link
 

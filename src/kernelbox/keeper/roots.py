@@ -1,4 +1,4 @@
-"""Roots: a warm interpreter per kind of kernel, and the families that are forked from it."""
+"""Roots: a warm interpreter per kind of kernel, that families are forked from."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from kernelbox.errors import BoxError, StartupFailed, from_wire
+from kernelbox.keeper.families import FamilyLink
 from kernelbox.keeper.rootprocess import RootProcess, facts_for
 from kernelbox.reactor import Peer, Reactor
 from kernelbox.wire import OPEN_FAMILY, Frame
@@ -24,8 +23,7 @@ Build = list[Any]
 """What :func:`kernelbox.wire.build_id` says: of two, the newer is the greater."""
 
 
-@dataclass(frozen=True, slots=True)
-class RootKey:
+class RootKey(NamedTuple):
     """What must be the same for two kernels to be forked from one root."""
 
     executable: str
@@ -56,78 +54,6 @@ def key_of(facts: Mapping[str, Any]) -> RootKey:
     )
 
 
-class FamilyLink:
-    """The keeper's line to one warden; also how its end is noticed."""
-
-    def __init__(
-        self,
-        reactor: Reactor,
-        sock: socket.socket,
-        *,
-        on_event: Callable[[FamilyLink, Frame], None],
-        on_close: Callable[[FamilyLink], None],
-    ) -> None:
-        self.pid = 0
-        self.kernel_ids: set[str] = set()
-        self.adopted = False  # found by a later keeper, and no child of its roots
-        self.reserved = ""  # the id its first kernel will have: a spare is given one ahead
-        self.warm = False  # it listens there, and needs nothing but to be told whose it is
-        self.notes: list[str] = []
-        self.walls = ""  # of a spare that is behind walls: which
-        self._on_event = on_event
-        self._on_close = on_close
-        self._waiting: dict[int, Callable[[dict[str, Any] | BoxError], None]] = {}
-        self._next = 0
-        self._peer = Peer(reactor, sock, on_frame=self._said, on_close=self._closed)
-
-    @property
-    def closed(self) -> bool:
-        return self._peer.closed
-
-    def ask(self, request: Frame, on_reply: Callable[[dict[str, Any] | BoxError], None]) -> None:
-        """Send a request; exactly one reply or error comes, also when the warden dies."""
-        if self._peer.closed:
-            on_reply(StartupFailed("the kernel's warden ended"))
-            return
-        self._next += 1
-        self._waiting[self._next] = on_reply
-        self._peer.send({**request, "id": self._next})
-
-    def poll(self) -> None:
-        """Hear now what it has to say, its end above all."""
-        self._peer.poll()
-
-    def close(self) -> None:
-        self._peer.close()
-
-    def kill(self) -> None:
-        """End a warden that does not listen; its stub takes that as the word to end the rest."""
-        if self.pid and not self.closed:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
-        elif not self.closed:
-            self.close()  # not forked yet: it will find nobody to work for
-            self._closed()
-
-    def _said(self, frame: Frame) -> None:
-        if "event" in frame and "id" not in frame:
-            self._on_event(self, frame)
-            return
-        on_reply = self._waiting.pop(frame.get("id", 0), None)
-        if on_reply is not None:
-            on_reply(from_wire(frame) if "error" in frame else frame.get("reply") or {})
-
-    def _closed(self) -> None:
-        waiting, self._waiting = self._waiting, {}
-        for on_reply in waiting.values():
-            on_reply(WardenGone("the kernel's warden ended before it answered"))
-        self._on_close(self)
-
-
-class WardenGone(StartupFailed):
-    """Raised inside the keeper when a family ends before it was ready: worth one more try."""
-
-
 class Root:
     """One root process. It ends when we close its control socket; its families live on."""
 
@@ -138,6 +64,7 @@ class Root:
         *,
         build: Build,
         rundir: str,
+        on_fork: Callable[[int], None],
         on_exit: Callable[[int, int], None],
         on_close: Callable[[Root], None],
         process: RootProcess | None = None,
@@ -154,9 +81,10 @@ class Root:
         self._fingerprint = fingerprint(self._folders)
         self._forking: list[FamilyLink] = []
         self._heard_at = time.monotonic()
+        self._on_fork = on_fork
         self._on_exit = on_exit
         self._on_close = on_close
-        process = process or RootProcess(asdict(key), rundir)
+        process = process or RootProcess(key._asdict(), rundir)
         self.log_path, self._log_start = process.log_path, process.log_start
         self.pid = process.pid  # the keeper reaps all its children itself
         control = socket.socket(fileno=process.control)
@@ -185,14 +113,22 @@ class Root:
     def fork_family(
         self, make_link: Callable[[socket.socket], FamilyLink], kind: bytes = OPEN_FAMILY
     ) -> FamilyLink:
-        """A new family, not anybody's yet. Works at once, also while the root still warms up."""
+        """A new family, not anybody's yet. Works at once, also while the root still warms up.
+        ``OSError`` if there are no descriptors left for it."""
         mine, theirs = socket.socketpair()
+        try:
+            # First of all: an order that cannot be sent must not be waited for, or every pid that
+            # is told from then on would be taken for another family's.
+            self._peer.send_bytes(kind, [theirs.fileno()])
+        except OSError:
+            mine.close()
+            raise
+        finally:
+            theirs.close()
         link = make_link(mine)
         if not self._forking:
             self._heard_at = time.monotonic()
         self._forking.append(link)
-        self._peer.send_bytes(kind, [theirs.fileno()])
-        theirs.close()
         return link
 
     def take_spare(self, walls: str = "") -> FamilyLink | None:
@@ -213,9 +149,6 @@ class Root:
         return ""
 
     def close(self) -> None:
-        for spare in self.spares:
-            spare.close()
-        self.spares = []
         self._peer.close()
 
     def poll(self) -> None:
@@ -229,9 +162,10 @@ class Root:
                 if self._forking:
                     link = self._forking.pop(0)
                     link.pid = frame["pid"]
-                    if not link.pid:
-                        link.close()
-                        link._closed()
+                    if link.pid:
+                        self._on_fork(link.pid)
+                    else:
+                        link.give_up()
             case "settled":
                 self.settled = True
                 if self.when_settled is not None:

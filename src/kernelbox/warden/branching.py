@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kernelbox.config import Settings
 from kernelbox.errors import BoxError, StartupFailed, Unsupported
 from kernelbox.inside import scope
+from kernelbox.warden.execution import Loss
 from kernelbox.warden.jobs import ForkOrder, Question
 
 if TYPE_CHECKING:
@@ -219,10 +220,13 @@ class Branching:
             if bash is not None:
                 bash += f"builtin cd -- {shlex.quote(workspace)}\n"
         try:
-            child = self._family.add_kernel(identity, self._settings, epoch=kernel.truth.epoch)
+            epoch = max(kernel.truth.epoch, int(self._frame.get("epoch") or 1))
+            child = self._family.add_kernel(identity, self._settings, epoch=epoch)
         except BoxError as error:
             self._reply(error)
             return None
+        if self._frame.get("lost"):
+            child.loss = Loss("lost", str(self._frame["lost"]))
         child.history = kernel.history.copy()
         child.packages = kernel.packages.copy()
         child.execution_count = kernel.execution_count
