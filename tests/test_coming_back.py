@@ -319,3 +319,29 @@ def test_a_caller_that_is_killed_leaves_its_cell_as_it_said(
         caller.kill()
         caller.wait()
     wait_until(lambda: shared_box.status(kernel)["running"] is None, what="the cell to stop")
+
+
+@pytest.mark.parametrize("how", ["its id is used again", "it makes room", "the kernel ends"])
+def test_a_slow_reader_of_what_is_thrown_away_keeps_nobody_waiting(
+    environment: Path, how: str
+) -> None:
+    from kernelbox import Settings
+
+    with Box(Settings.from_environment(spool_keep=2)) as box, Box() as other:
+        kernel = box.get_or_create("slow")
+        # Far more than a connection holds, so that the reader is behind when it is over.
+        code = "for n in range(60_000): print('x' * 100)"
+        slow = box.stream(kernel, code, execution_id="long")
+        next(slow)
+        for number in range(1 if how == "its id is used again" else 4):
+            name = "long" if how == "its id is used again" else f"next-{number}"
+            assert other.execute(kernel, "1 + 1", execution_id=name, timeout=20).ok
+        if how == "the kernel ends":
+            assert other.destroy(kernel)
+        else:
+            assert other.execute(kernel, "2 + 2", timeout=20).return_value == "4"
+        shown = list(slow)
+        assert any(getattr(item, "kind", "") == "gap" for item in shown) or how == "the kernel ends"
+        if how != "the kernel ends":
+            assert other.execute(kernel, "3 + 3", timeout=20).return_value == "6"
+        box.wipe()

@@ -237,3 +237,12 @@ def test_a_file_that_is_gone_is_told_as_missing(stem: str, tmp_path: Path) -> No
     page = pages.page("stdout", start=0, length=50)
     assert (page.text, page.missing, page.total) == ("", 50, 100_000)
     spool.delete()
+
+
+def test_a_reader_of_what_was_thrown_away_gets_to_the_end(stem: str) -> None:
+    spool = Spool(stem, "id", limit=ROOMY)
+    for number in range(10):
+        spool.append(text("stdout", f"{number}\n"))
+    spool.delete()
+    assert spool.read(3, at_most=1 << 20) == [(9, {"kind": "gap", "events": 7})]
+    assert spool.read(10, at_most=1 << 20) == []

@@ -102,6 +102,49 @@ def test_a_question_that_waits_can_be_stopped(
     assert fresh.return_value == "'fresh'"
 
 
+def test_a_late_answer_is_not_taken_for_that_to_the_next_question(
+    shared_box: Box, kernel: KernelRecord
+) -> None:
+    """The cell survives the interrupt of its first question, and asks another."""
+
+    def answer(prompt: str) -> str:
+        if prompt == "first? ":
+            shared_box.interrupt(kernel)
+            time.sleep(0.3)  # by now the cell has asked the second one
+        return f"answer to {prompt}"
+
+    code = """
+try:
+    input('first? ')
+except KeyboardInterrupt:
+    pass
+input('second? '), input('third? ')
+"""
+    result = shared_box.execute(kernel, code, on_input=answer, timeout=20)
+    assert result.return_value == "('answer to second? ', 'answer to third? ')"
+
+
+def test_a_thread_does_not_take_the_next_cell_for_its_answer(
+    shared_box: Box, kernel: KernelRecord
+) -> None:
+    code = """
+import threading
+said = []
+def ask():
+    try:
+        input('q')
+    except Exception as error:
+        said.append(str(error))
+thread = threading.Thread(target=ask, daemon=True)
+thread.start()
+x = 5
+"""
+    assert shared_box.execute(kernel, code, on_input=lambda _: "a", timeout=20).ok
+    result = shared_box.execute(kernel, "thread.join(10); x, said", timeout=20)
+    assert (result.status, result.state) == ("success", "kept")
+    assert "called in a thread" in str(result.return_value)
+
+
 def test_a_thread_and_a_child_are_refused_like_anybody(ran: Run) -> None:
     ask = "try: input()\n    except Exception as e: {}"
     assert (

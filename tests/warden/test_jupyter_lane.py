@@ -400,6 +400,19 @@ def test_an_interrupt_ends_input_and_a_late_answer_does_no_harm(client: Client) 
     assert client.value("1 + 1") == "2"
 
 
+def test_an_answer_that_names_another_question_is_not_taken(client: Client) -> None:
+    code = "try: input('a')\nexcept KeyboardInterrupt: pass\ninput('b')"
+    msg_id = client.raw.execute(code, allow_stdin=True)
+    first = client.raw.get_stdin_msg(timeout=20)
+    assert client.control("interrupt_request")["status"] == "ok"
+    second = client.raw.get_stdin_msg(timeout=20)
+    for question, value in ((first, "to a"), (second, "to b")):
+        reply = client.raw.session.msg("input_reply", {"value": value}, parent=question["header"])
+        client.raw.stdin_channel.send(reply)
+    published = client.published_until(msg_id)
+    assert contents(published, "execute_result")[0]["data"]["text/plain"] == "'to b'"
+
+
 def test_a_client_that_leaves_while_asked_does_not_wedge_the_kernel(
     kernel: KernelRecord, client: Client
 ) -> None:

@@ -172,7 +172,8 @@ async def _converse(
                 if isinstance(item, InputWanted):
                     answer = on_input(item.prompt) if on_input else None
                     # Meanwhile the cell may time out or be interrupted.
-                    answering.add(asyncio.ensure_future(_answer(sock, conversation, answer)))
+                    sent = _answer(sock, conversation, item, answer)
+                    answering.add(asyncio.ensure_future(sent))
                 else:
                     yield item
     finally:
@@ -183,11 +184,12 @@ async def _converse(
 async def _answer(
     sock: socket.socket,
     conversation: Conversation,
+    question: InputWanted,
     answer: str | Awaitable[str | None] | None,
 ) -> None:
     if inspect.isawaitable(answer):
         answer = await answer
-    await _send(sock, conversation.answer_input(answer))
+    await _send(sock, conversation.answer_input(question, answer))
 
 
 async def _receive_beside(sock: socket.socket, answering: set[asyncio.Future[Any]]) -> bytes:

@@ -116,7 +116,7 @@ def _converse(
         for item in conversation.feed(_receive(sock)):
             if isinstance(item, InputWanted):
                 answer = on_input(item.prompt) if on_input else None
-                _send(sock, conversation.answer_input(answer))
+                _send(sock, conversation.answer_input(item, answer))
             else:
                 yield item
 

@@ -28,6 +28,7 @@ class Happened(NamedTuple):
 class InputWanted(NamedTuple):
     """The code called ``input()``; answer with :meth:`Conversation.answer_input`."""
 
+    number: Any
     prompt: str
     password: bool
 
@@ -67,15 +68,18 @@ class Conversation:
                 items.append(Happened(frame.get("n", 0), frame["event"]))
             elif "input" in frame:
                 wanted = frame["input"]
-                items.append(InputWanted(wanted.get("prompt", ""), bool(wanted.get("password"))))
+                items.append(InputWanted(wanted["number"], wanted["prompt"], wanted["password"]))
             elif "result" in frame or "reply" in frame:
                 self.over = True
                 items.append(Answer(frame.get("result", frame.get("reply")) or {}))
         return items
 
-    def answer_input(self, value: str | None) -> bytes:
+    def answer_input(self, question: InputWanted, value: str | None) -> bytes:
         execution_id = self._request.get("execution_id")
-        return encode({"op": "input", "execution_id": execution_id, "value": value})
+        number = question.number
+        return encode(
+            {"op": "input", "execution_id": execution_id, "number": number, "value": value}
+        )
 
     def cancel(self) -> bytes:
         return encode({"op": "cancel", "execution_id": self._request.get("execution_id"), "id": 2})

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import traceback
 from base64 import b64encode
 from types import TracebackType
@@ -60,6 +61,8 @@ class Outbox:
         self.turn: int | None = None
         """Of the cell that runs; its value belongs to that turn and to no other."""
         self.stdin_allowed = False
+        self.questions = 0
+        """How many have been asked; an answer names its question."""
         self.error: dict[str, Any] | None = None
 
     def send(self, frame: dict[str, Any]) -> bool:
@@ -370,11 +373,21 @@ def ask_input(prompt: str = "", *, password: bool = False) -> str:
             "input() was called, but the client does not answer questions. "
             "Pass the value in the code instead (or on_input=… to execute)."
         )
-    outbox.lifeline.send({"op": "input_request", "prompt": str(prompt), "password": password})
+    if threading.current_thread() is not threading.main_thread():
+        # After its cell it would take the next one from the lifeline, for an answer.
+        raise StdinNotImplementedError(
+            "input() was called in a thread; only the cell itself can ask. "
+            "Ask first, and give the answer to the thread."
+        )
+    outbox.questions = number = outbox.questions + 1
+    outbox.lifeline.send(
+        {"op": "input_request", "question": number, "prompt": str(prompt), "password": password}
+    )
     while True:
         outbox.lifeline.wait()
         frame, _ = outbox.lifeline.receive()
-        if frame.get("op") == "input":
+        # The answer to a question that was interrupted may come late; it answers no other.
+        if frame.get("op") == "input" and frame.get("question") == number:
             if frame.get("error"):
                 raise EOFError(frame["error"])
             return str(frame.get("value", ""))

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from kernelbox.config import Settings
 from kernelbox.errors import BoxError, StartupFailed, Unsupported
 from kernelbox.inside import scope
-from kernelbox.warden.execution import Loss
 from kernelbox.warden.jobs import ForkOrder, Question
+from kernelbox.warden.truth import Loss
 
 if TYPE_CHECKING:
     from kernelbox.warden.family import Family
@@ -226,7 +226,7 @@ class Branching:
             self._reply(error)
             return None
         if self._frame.get("lost"):
-            child.loss = Loss("lost", str(self._frame["lost"]))
+            child.truth.loss = Loss("lost", str(self._frame["lost"]))
         child.history = kernel.history.copy()
         child.packages = kernel.packages.copy()
         child.execution_count = kernel.execution_count

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from kernelbox.inside.changes import Folder
 from kernelbox.spool import Event, Spool
@@ -18,6 +18,15 @@ Result = dict[str, Any]
 Finisher = Callable[[Result], None]
 Subscriber = Callable[[int, Event], None]
 """Told of each event, with its number."""
+
+
+class InputRequest(NamedTuple):
+    """A cell's ``input()``. Its answer names its ``number``: one to a question that was interrupted
+    may come late, and answers no other."""
+
+    number: Any
+    prompt: str
+    password: bool
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -52,7 +61,7 @@ class Execution:
     """Whoever waits for the result; each is told once."""
     on_result: Finisher | None = None
     """Keeps the result for later, whether anybody waits or not."""
-    on_input: Callable[[str, bool], None] | None = None
+    on_input: Callable[[InputRequest], None] | None = None
     subscribers: list[Subscriber] = field(default_factory=list)
 
     digest: Digest = field(init=False)
@@ -65,6 +74,8 @@ class Execution:
     notes: list[str] = field(default_factory=list)
     timed_out: bool = False
     cancelled: str | None = None
+    asked: Any = None
+    """The number of its latest ``input()``."""
     error: dict[str, Any] | None = None
     reply: dict[str, Any] = field(default_factory=dict)
     result: Result | None = None

@@ -115,7 +115,7 @@ class ForeignMember:
             case "ask":
                 self._ask(frame)
             case "input":
-                self._answer_input(frame.get("value"))
+                self._answer_input(frame.get("question"), frame.get("value"))
 
     def interrupt(self) -> None:
         """As the kernelspec wants it: a message, or SIGINT to the process and what it runs."""
@@ -294,9 +294,9 @@ class ForeignMember:
         answer = {"op": "answer", "content": content}
         self._reactor.call_soon(lambda: self._owner.member_said(self, answer))
 
-    def _answer_input(self, value: str | None) -> None:
+    def _answer_input(self, number: Any, value: str | None) -> None:
         request = self._cell.input_request if self._cell is not None else None
-        if request is None or self._channels is None:
+        if request is None or self._channels is None or request.header["msg_id"] != number:
             return
         if value is None:
             self.interrupt()  # Jupyter has no word for "nobody answers"
@@ -329,6 +329,7 @@ class ForeignMember:
             self,
             {
                 "op": "input_request",
+                "question": message.header["msg_id"],
                 "prompt": str(message.content.get("prompt", "")),
                 "password": bool(message.content.get("password")),
             },

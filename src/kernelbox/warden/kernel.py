@@ -18,7 +18,7 @@ from kernelbox.warden.bash_member import BashMember
 from kernelbox.warden.beginning import Beginning, Waiter
 from kernelbox.warden.errands import Errands
 from kernelbox.warden.events import event_of
-from kernelbox.warden.execution import Execution
+from kernelbox.warden.execution import Execution, InputRequest
 from kernelbox.warden.exits import Exit, oom_kills
 from kernelbox.warden.history import History
 from kernelbox.warden.identity import Identity
@@ -148,13 +148,13 @@ class Kernel:
             )
         return found
 
-    def answer_input(self, execution: Execution, value: str | None) -> None:
-        """The client's answer to ``input()``; None: it will not answer."""
+    def answer_input(self, execution: Execution, number: Any, value: str | None) -> None:
+        """The client's answer to that ``input()``; None: it will not answer."""
         if self.current is execution and self.member is not None:
+            answer = {"value": value}
             if value is None:
-                self.member.send({"op": "input", "error": "the client gave no answer"})
-            else:
-                self.member.send({"op": "input", "value": value})
+                answer = {"error": "the client gave no answer"}
+            self.member.send({"op": "input", "question": number, **answer})
 
     def when_ready(self, waiter: Waiter) -> None:
         """Call back once the interpreter is there; with the failure if it is not."""
@@ -229,10 +229,12 @@ class Kernel:
             job.notes.append(words)
 
     def _input_wanted(self, job: Execution, frame: Frame) -> None:
+        job.asked = number = frame.get("question")
         if job.on_input is None:
-            self.answer_input(job, None)
+            self.answer_input(job, number, None)
             return
-        job.on_input(str(frame.get("prompt", "")), bool(frame.get("password")))
+        prompt, password = str(frame.get("prompt", "")), bool(frame.get("password"))
+        job.on_input(InputRequest(number, prompt, password))
 
     # -- one job after the other ------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import asyncio
 import json
 import re
 from collections import deque
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastapi import APIRouter
 from pydantic import ValidationError
@@ -44,6 +44,11 @@ async def websocket(socket: WebSocket, kernel: str) -> None:
         await talk.end()
 
 
+class _Question(NamedTuple):
+    number: int
+    answer: asyncio.Future[str | None]
+
+
 class Talk:
     """One connection: its executions run one after the other, in the order they came."""
 
@@ -54,7 +59,8 @@ class Talk:
         self._box = guest.reception.box
         self._waiting: deque[Order] = deque()
         self._arrived = asyncio.Event()
-        self._questions: dict[str, asyncio.Future[str | None]] = {}
+        self._questions: dict[str, _Question] = {}
+        self._asked = 0
         self._running: str | None = None
         self._tasks: set[asyncio.Task[None]] = {asyncio.ensure_future(self._run_in_order())}
 
@@ -78,7 +84,7 @@ class Talk:
     async def end(self) -> None:
         """The client has left: what runs is treated as it asked, what waits is not run."""
         for question in self._questions.values():
-            question.cancel()
+            question.answer.cancel()
         for task in self._tasks:
             task.cancel()
         await asyncio.wait(self._tasks)
@@ -93,7 +99,8 @@ class Talk:
         if op == "execute":
             await self._execute(fields)
         elif op == "input":
-            self._answer(str(fields.get("execution_id", self._running)), fields.get("value"))
+            execution_id = str(fields.get("execution_id", self._running))
+            self._answer(execution_id, fields.get("value"), fields.get("number"))
         elif op == "interrupt":
             await self._interrupt(fields.get("execution_id"))
         elif op == "attach":
@@ -127,10 +134,13 @@ class Talk:
         self._arrived.set()
         await self._say("accepted", execution_id=order.execution_id, ahead=len(self._waiting) - 1)
 
-    def _answer(self, execution_id: str, value: object) -> None:
-        question = self._questions.pop(execution_id, None)
-        if question is not None and not question.done():
-            question.set_result(value if isinstance(value, str) else None)
+    def _answer(self, execution_id: str, value: object, number: object = None) -> None:
+        question = self._questions.get(execution_id)
+        if question is None or number not in (None, question.number):
+            return  # it was interrupted, and its answer is no other's
+        del self._questions[execution_id]
+        if not question.answer.done():
+            question.answer.set_result(value if isinstance(value, str) else None)
 
     async def _interrupt(self, execution_id: object) -> None:
         """One execution of this connection, or, without an id, whatever runs in the kernel."""
@@ -178,14 +188,15 @@ class Talk:
                 )
 
     async def _ask(self, order: Order, prompt: str) -> str | None:
-        question: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
-        self._questions[order.execution_id] = question
-        await self._say("input", execution_id=order.execution_id, prompt=prompt)
-        while not question.done():
-            await asyncio.wait({question}, timeout=_LOOK_AGAIN)
-            if not question.done() and not await self._runs(order.execution_id):
+        self._asked = number = self._asked + 1
+        answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        self._questions[order.execution_id] = _Question(number, answer)
+        await self._say("input", execution_id=order.execution_id, number=number, prompt=prompt)
+        while not answer.done():
+            await asyncio.wait({answer}, timeout=_LOOK_AGAIN)
+            if not answer.done() and not await self._runs(order.execution_id):
                 return None  # it timed out or died over the question
-        return question.result()
+        return answer.result()
 
     async def _runs(self, execution_id: str) -> bool:
         try:

@@ -109,10 +109,11 @@ class Session:
         metadata: dict[str, Any] | None = None,
         buffers: Sequence[bytes] = (),
         identities: Sequence[bytes] = (),
+        msg_id: str | None = None,
     ) -> list[bytes]:
         """A new message, ready to be sent."""
         parts = [
-            to_json(self.header(msg_type)),
+            to_json(self.header(msg_type, msg_id=msg_id)),
             to_json(parent or {}),
             to_json(metadata or {}),
             to_json(content),

@@ -13,7 +13,7 @@ from typing import Any
 
 from kernelbox import __version__
 from kernelbox.reactor import Reactor
-from kernelbox.warden.execution import Execution, Result
+from kernelbox.warden.execution import Execution, InputRequest, Result
 from kernelbox.warden.kernel import Kernel
 from kernelbox.warden.lanes.broadcast import Broadcast, Request
 from kernelbox.warden.lanes.messages import VERSION, Session
@@ -126,8 +126,8 @@ class Desk:
                 later.aborted = True
                 self._kernel.cancel(self._waiting[later].id)
 
-        def wants_input(prompt: str, password: bool) -> None:
-            self._prompts.ask(request, execution, prompt, password)
+        def wants_input(asked: InputRequest) -> None:
+            self._prompts.ask(request, execution, asked)
 
         execution = Execution(
             id=uuid.uuid4().hex,

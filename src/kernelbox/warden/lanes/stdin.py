@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+import uuid
 from dataclasses import dataclass
 
 from kernelbox.reactor import Reactor, Timer
-from kernelbox.warden.execution import Execution
+from kernelbox.warden.execution import Execution, InputRequest
 from kernelbox.warden.kernel import Kernel
 from kernelbox.warden.lanes.broadcast import Request
 from kernelbox.warden.lanes.messages import BadMessage, Session
@@ -22,9 +23,10 @@ class Prompt:
 
     request: Request
     execution: Execution
-    text: str
-    password: bool
+    asked: InputRequest
     deadline: float
+    name: str
+    """Of the message that asks; clients that are careful say which one they answer."""
 
 
 class Prompts:
@@ -40,9 +42,9 @@ class Prompts:
         self._open: Prompt | None = None
         self._retry: Timer | None = None
 
-    def ask(self, request: Request, execution: Execution, text: str, password: bool) -> None:
+    def ask(self, request: Request, execution: Execution, asked: InputRequest) -> None:
         deadline = time.monotonic() + _PATIENCE
-        self._open = Prompt(request, execution, text, password, deadline)
+        self._open = Prompt(request, execution, asked, deadline, uuid.uuid4().hex)
         self._send(self._open)
 
     def withdraw(self, execution: Execution) -> None:
@@ -63,9 +65,13 @@ class Prompts:
         if prompt is not self._open:
             return
         message = prompt.request.message
-        content = {"prompt": prompt.text, "password": prompt.password}
+        content = {"prompt": prompt.asked.prompt, "password": prompt.asked.password}
         frames = self._session.pack(
-            "input_request", content, parent=message.header, identities=message.identities
+            "input_request",
+            content,
+            parent=message.header,
+            identities=message.identities,
+            msg_id=prompt.name,
         )
         if self._channel.send(frames):
             return
@@ -85,13 +91,17 @@ class Prompts:
             return
         if message.identities != prompt.request.message.identities:
             return
+        parent = message.parent_header
+        if parent.get("msg_type") == "input_request" and parent.get("msg_id") != prompt.name:
+            return  # to an earlier question, which was interrupted
         self._forget()
         value = message.content.get("value")
-        self._kernel.answer_input(prompt.execution, None if value is None else str(value))
+        answer = None if value is None else str(value)
+        self._kernel.answer_input(prompt.execution, prompt.asked.number, answer)
 
     def _give_up(self, prompt: Prompt) -> None:
         self._forget()
-        self._kernel.answer_input(prompt.execution, None)
+        self._kernel.answer_input(prompt.execution, prompt.asked.number, None)
 
     def _forget(self) -> None:
         self._open = None

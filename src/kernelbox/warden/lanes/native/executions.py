@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kernelbox.errors import ExecutionNotFound, Unsupported
-from kernelbox.warden.execution import Execution
+from kernelbox.warden.execution import Execution, InputRequest
 from kernelbox.warden.lanes.native.listening import mismatch
 from kernelbox.warden.once import Known
 from kernelbox.wire import Frame
@@ -37,8 +37,8 @@ def _execute(client: NativeClient, request: Any, frame: Frame) -> None:
     if expected is not None and expected != kernel.truth.epoch:
         raise mismatch(expected, kernel)
 
-    def wants_input(prompt: str, password: bool) -> None:
-        client.send({"id": request, "input": {"prompt": prompt, "password": password}})
+    def wants_input(asked: InputRequest) -> None:
+        client.send({"id": request, "input": asked._asdict()})
 
     execution = Execution(
         id=str(frame["execution_id"]),
@@ -96,7 +96,8 @@ def _attach(client: NativeClient, request: Any, frame: Frame) -> None:
 
 
 def _input(client: NativeClient, request: Any, frame: Frame) -> None:
-    client.listening.answer_input(str(frame.get("execution_id")), frame.get("value"))
+    execution_id, number = str(frame.get("execution_id")), frame.get("number")
+    client.listening.answer_input(execution_id, number, frame.get("value"))
 
 
 def _interrupt(client: NativeClient, request: Any, frame: Frame) -> None:

@@ -75,10 +75,10 @@ class Listening:
         if follower is not None:
             follower.drained()
 
-    def answer_input(self, execution_id: str, value: str | None) -> None:
+    def answer_input(self, execution_id: str, number: Any, value: str | None) -> None:
         if (asked := self._asked.get(execution_id)) is not None:
             kernel, execution = asked
-            kernel.answer_input(execution, value)
+            kernel.answer_input(execution, number, value)
 
     def drained(self) -> None:
         """The client takes more again."""
@@ -96,7 +96,7 @@ class Listening:
         for kernel, execution in list(self._asked.values()):
             if execution.on_input is not None:
                 execution.on_input = None
-                kernel.answer_input(execution, None)
+                kernel.answer_input(execution, execution.asked, None)
         for follower in self._followers:
             follower.stop()
 
