@@ -15,6 +15,7 @@ from kernel_sockets import Talk, content_of, talking, text_of
 from kernelbox import Box
 from kernelbox.server.jupyter.backlog import Backlog
 from kernelbox.server.jupyter.wire import Packet
+from kernelbox.warden.lanes.messages import Session, to_json
 
 WAITS = """
 import os, time
@@ -249,3 +250,33 @@ def test_what_fits_is_not_touched() -> None:
     backlog.add(packet("stream"))
     backlog.thin(1_000_000)
     assert (len(backlog), backlog.dropped) == (1, 0)
+
+
+def test_lines_that_wait_are_joined_and_nothing_else_is() -> None:
+    backlog = Backlog()
+    session = Session(b"")
+
+    def said(kind: str, content: dict[str, Any], parent: str = "cell") -> None:
+        parts = [session.header(kind), {"msg_id": parent}, {}, content]
+        backlog.add(Packet("iopub", [to_json(part) for part in parts]))
+
+    said("status", {"execution_state": "busy"})
+    for text in ("a\n", 'b"\\\n', "ü\n"):
+        said("stream", {"name": "stdout", "text": text})
+    said("stream", {"name": "stderr", "text": "e"})
+    said("stream", {"name": "stderr", "text": "f"}, parent="another cell")
+    said("display_data", {"name": "stdout", "text": "no stream"})
+    said("status", {"execution_state": "idle"})
+    told = []
+    while backlog:
+        told.append(json.loads(backlog.first().parts[3]))
+        backlog.pop()
+    assert told == [
+        {"execution_state": "busy"},
+        {"name": "stdout", "text": 'a\nb"\\\nü\n'},
+        {"name": "stderr", "text": "e"},
+        {"name": "stderr", "text": "f"},
+        {"name": "stdout", "text": "no stream"},
+        {"execution_state": "idle"},
+    ]
+    assert backlog.size == 0

@@ -7,7 +7,7 @@ from base64 import b64decode
 from collections.abc import Callable
 
 import pytest
-from jupyter_clients import Client, attached, contents, kinds, text
+from jupyter_clients import Client, Message, attached, contents, kinds, text
 
 from kernelbox import Box, KernelRecord
 
@@ -360,6 +360,31 @@ comm.get_comm_manager().register_target("echo", opened)
     assert client.ask("comm_info_request")["comms"] == {"c1": {"target_name": "echo"}}
     client.send("shell", "comm_close", {"comm_id": "c1", "data": {}})
     assert client.ask("comm_info_request", target_name="echo")["comms"] == {}
+
+
+# -- clients that are slower than the kernel ---------------------------------------------------------
+
+MANY = 40_000
+ALTERNATING = f"""
+import sys
+for n in range({MANY}):
+    sys.stdout.write(f'o{{n}} ')
+    sys.stderr.write(f'e{{n}} ')
+"""
+"""More messages than a socket queues, of both streams in turns, so that none can be joined."""
+
+
+def words_of(published: list[Message], stream: str) -> list[str]:
+    shown = (content for content in contents(published, "stream") if content["name"] == stream)
+    return "".join(content["text"] for content in shown).split()
+
+
+def test_a_client_that_reads_late_misses_nothing(client: Client) -> None:
+    msg_id = client.raw.execute(ALTERNATING)
+    assert client.reply_to(msg_id)["content"]["status"] == "ok"  # and iopub was not looked at
+    published = client.published_until(msg_id)
+    assert words_of(published, "stdout") == [f"o{n}" for n in range(MANY)]
+    assert words_of(published, "stderr") == [f"e{n}" for n in range(MANY)]
 
 
 # -- stdin --------------------------------------------------------------------------------------

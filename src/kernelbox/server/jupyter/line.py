@@ -26,7 +26,7 @@ _DEALERS = ("shell", "control", "stdin")
 _WELCOME_PATIENCE = 2.0
 _SILENCE = 0.05
 _RETRY = 0.1
-_MOST_AHEAD = 4 << 20
+_MOST_AHEAD = 16 << 20
 """Bytes that wait for a client that is there but slow; beyond them the kernel's side waits too."""
 _MOST_READ_AHEAD = 100
 _MOST_FOLLOWED = 1000

@@ -14,6 +14,7 @@ from kernelbox.warden.execution import Execution, Result
 from kernelbox.warden.jobs import Question
 from kernelbox.warden.kernel import Kernel
 from kernelbox.warden.lanes.messages import Header, Message, Session
+from kernelbox.warden.lanes.outgoing import Outgoing, Publication
 from kernelbox.warden.lanes.zeromq import Channel, Comings, ZSocket
 
 Job = Execution | Question
@@ -53,10 +54,9 @@ class Broadcast:
         self._on_subscription = on_subscription
         # Connections, not subscriptions: of those a peer can take back more than it made.
         self._listeners: set[int] = set()
-        self._comings = Comings(
-            reactor, socket, on_open=self._listeners.add, on_close=self._listeners.discard
-        )
         self._channel = Channel(reactor, socket, on_message=self._subscribed)
+        self._outgoing = Outgoing(reactor, self._channel, self._pack)
+        self._comings = Comings(reactor, socket, on_open=self._came, on_close=self._left)
         self._topic = f"kernel.{kernel.identity.kernel_id}"
         # Cells of our own lane appear as if another Jupyter client had sent them.
         self._neighbour = uuid.uuid4().hex
@@ -67,6 +67,7 @@ class Broadcast:
         self._channel.check()
 
     def close(self, linger: float) -> None:
+        self._outgoing.close()
         self._comings.close()
         self._channel.close(linger)
 
@@ -81,17 +82,19 @@ class Broadcast:
         metadata: dict[str, Any] | None = None,
         buffers: Sequence[bytes] = (),
     ) -> None:
-        if not self._listeners:
-            return
-        frames = self._session.pack(
+        if self._listeners:
+            self._outgoing.put(Publication(msg_type, content, parent, metadata, buffers))
+
+    def _pack(self, publication: Publication) -> list[bytes]:
+        msg_type, topic = publication.msg_type, publication.topic
+        return self._session.pack(
             msg_type,
-            content,
-            parent=parent,
-            metadata=metadata,
-            buffers=buffers,
-            identities=[f"{self._topic}.{msg_type}".encode()],
+            publication.content,
+            parent=publication.parent,
+            metadata=publication.metadata,
+            buffers=publication.buffers,
+            identities=[f"{self._topic}.{msg_type}".encode() if topic is None else topic],
         )
-        self._channel.send(frames)
 
     def status(self, state: str, parent: Header) -> None:
         self.publish("status", {"execution_state": state}, parent)
@@ -109,12 +112,20 @@ class Broadcast:
         content = {key: error.get(key) for key in ("ename", "evalue", "traceback")}
         self.publish("error", content, parent)
 
+    def _came(self, connection: int) -> None:
+        self._listeners.add(connection)
+        self._outgoing.subscribers_changed()
+
+    def _left(self, connection: int) -> None:
+        self._listeners.discard(connection)
+        self._outgoing.subscribers_changed()
+
     def _subscribed(self, frames: list[bytes], _: int) -> None:
         if frames[0][:1] != b"\x01":
             return
         topic = frames[0][1:]
         content = {"subscription": topic.decode("utf-8", "replace")}
-        self._channel.send(self._session.pack("iopub_welcome", content, identities=[topic]))
+        self._outgoing.put(Publication("iopub_welcome", content, {}, topic=topic))
         self._still_busy()
         self._on_subscription(time.monotonic())
 

@@ -48,7 +48,8 @@ class Channel:
         self._reactor.call_later(0, self.check)
 
     def send(self, frames: Sequence[bytes]) -> bool:
-        """False if there is nobody at that address (told by sockets that are mandatory only)."""
+        """False if there is nobody at that address (told by sockets that are mandatory only), or,
+        of a publisher, if one of the subscribers has not taken what was sent before."""
         if self._socket.closed:
             return False
         try:
@@ -58,6 +59,11 @@ class Channel:
         finally:
             self._check_soon()
         return True
+
+    def drop_what_is_too_much(self, drop: bool) -> None:
+        """Of a publisher: for a subscriber who takes nothing, instead of refusing to send."""
+        if not self._socket.closed:
+            self._socket.set(zmq.XPUB_NODROP, not drop)
 
     def close(self, linger: float) -> None:
         """What was sent has ``linger`` seconds to leave, while the context terminates."""
@@ -119,6 +125,8 @@ def publisher(context: ZContext) -> ZSocket:
     """A socket that tells of every subscription."""
     socket = context.socket(zmq.XPUB)
     socket.set(zmq.XPUB_VERBOSE, 1)
+    # By default it drops what is too much for one of them, without a word to anybody.
+    socket.set(zmq.XPUB_NODROP, 1)
     socket.set(zmq.SNDHWM, _MOST_QUEUED)
     socket.set(zmq.MAXMSGSIZE, 1 << 16)
     return socket
