@@ -39,7 +39,7 @@ def _read_mounts(text: str) -> tuple[tuple[str, str], ...]:
 
 
 def _is_mount(value: Any) -> bool:
-    if not isinstance(value, tuple) or len(value) != 2 or not isinstance(value[0], str):
+    if not isinstance(value, tuple | list) or len(value) != 2 or not isinstance(value[0], str):
         return False
     path, mode = value
     return os.path.normpath(path) == path and path.startswith("/") and mode in ("ro", "rw")
