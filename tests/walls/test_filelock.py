@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from kernelbox.walls import filelock, seccomp
+from kernelbox.walls import bpf, callfilters, filelock, seccomp
 
 pytestmark = [
     pytest.mark.skipif(filelock.obstacle() != "", reason=filelock.obstacle()),
@@ -282,7 +282,7 @@ def test_a_user_without_rights_can_enter(trees: Trees) -> None:
 
 
 def test_seccomp_can_follow(trees: Trees) -> None:
-    for program in (seccomp.deny_list(), seccomp.allow_list(sockets=False)):
+    for program in (callfilters.deny_list(), callfilters.allow_list(sockets=False)):
         lock = partial(seccomp.install, program)
         assert child_says((trees.outside / "file").read_text, trees.enter, lock) == "EACCES"
         assert child_says((trees.readable / "file").read_text, trees.enter, lock) == "readable"
@@ -290,7 +290,7 @@ def test_seccomp_can_follow(trees: Trees) -> None:
 
 def test_a_domain_can_be_entered_after_seccomp(trees: Trees) -> None:
     """As a kernel does that is made from a template."""
-    for program in (seccomp.deny_list(), seccomp.allow_list(sockets=False)):
+    for program in (callfilters.deny_list(), callfilters.allow_list(sockets=False)):
         lock = partial(seccomp.install, program)
         assert child_says((trees.outside / "file").read_text, lock, trees.enter) == "EACCES"
 
@@ -390,8 +390,8 @@ def test_each_version_handles_what_it_knows() -> None:
 
 def test_a_kernel_without_landlock_is_refused_in_words() -> None:
     """Where a filter answers as such a kernel does."""
-    numbers = dict.fromkeys((444, 445, 446), seccomp.refuse(errno.ENOSYS))
-    without = seccomp.assemble(os.uname().machine, numbers, seccomp.ALLOW)
+    numbers = dict.fromkeys((444, 445, 446), bpf.refuse(errno.ENOSYS))
+    without = bpf.assemble(os.uname().machine, numbers, bpf.ALLOW)
 
     def ask() -> list[Any]:
         seccomp.install(without)

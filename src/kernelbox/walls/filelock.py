@@ -3,8 +3,8 @@
 (`Landlock <https://docs.kernel.org/userspace-api/landlock.html>`_ needs no rights, cannot be left,
 and holds for all that is started in it. It decides at open(), so what is open stays usable. It has
 no rule for stat(), chdir(), and changes of mode, owner, times and extended attributes: where there
-are no namespaces, :func:`kernelbox.walls.seccomp.allow_list` must forbid the latter. And who has
-CAP_PERFMON can look into processes outside all the same, so capabilities go first.)
+are no namespaces, :func:`kernelbox.walls.callfilters.allow_list` must forbid the latter. And who
+has CAP_PERFMON can look into processes outside all the same, so capabilities go first.)
 """
 
 from __future__ import annotations

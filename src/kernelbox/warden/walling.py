@@ -16,7 +16,7 @@ from kernelbox.errors import Unsupported
 from kernelbox.installs.places import FamilyFolder, cache_root
 from kernelbox.places import package_parent
 from kernelbox.reactor import Reactor
-from kernelbox.walls import cgroups, gate, seccomp, trees, ways
+from kernelbox.walls import callfilters, cgroups, gate, seccomp, trees, ways
 from kernelbox.walls.drivers import cannot_enforce
 from kernelbox.walls.packages import shown_in
 from kernelbox.walls.plan import GATE_PORT, HOME, Plan, host_uid_for, plan_for
@@ -50,10 +50,12 @@ def _trees() -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 def prepare() -> None:
     """In the root, when nobody waits: what is the same for every sandbox."""
+    from kernelbox.walls import profilechecks  # noqa: F401 - and not in every fork
+
     _hierarchy()
     _trees()
     if not seccomp.obstacle():
-        for program in (seccomp.deny_list(), seccomp.allow_list(sockets=True)):
+        for program in (callfilters.deny_list(), callfilters.allow_list(sockets=True)):
             assert program.packed  # now, and not in every sandbox
 
 
@@ -251,7 +253,9 @@ class Walls:
         limit = self.profile.memory
         if self._group is not None or limit is None:
             return None
-        found = cgroups.Watcher(members, limit).over()
+        from kernelbox.walls.watcher import Watcher
+
+        found = Watcher(members, limit).over()
         if found is None:
             return None
         pid, size = found
@@ -266,7 +270,9 @@ class Walls:
         limit = self.profile.processes
         if self._group is not None or limit is None or self._locked is None or self._locked.alone:
             return ""
-        found = cgroups.Watcher(members, 0).processes_over(limit)
+        from kernelbox.walls.watcher import Watcher
+
+        found = Watcher(members, 0).processes_over(limit)
         if found is None:
             return ""
         return (
