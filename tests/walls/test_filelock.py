@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import stat
+import struct
 import subprocess
 import sys
 import tempfile
@@ -405,3 +406,34 @@ def test_a_kernel_without_landlock_is_refused_in_words() -> None:
     assert version == 0
     assert obstacle == words
     assert "no Landlock (Function not implemented)" in words
+
+
+class _Newest:
+    """A Landlock of version 9 that grants all that it is asked for, and writes it down."""
+
+    def __init__(self) -> None:
+        self.granted: dict[str, int] = {}
+
+    def prctl(self, *_: object) -> int:
+        return 0
+
+    def syscall(self, number: int, *arguments: Any) -> int:
+        if number == filelock._CREATE_RULESET:
+            return 9 if arguments[0] is None else os.open("/", os.O_PATH)
+        if number == filelock._ADD_RULE:
+            rights, fd = struct.unpack("=Qi", arguments[2])
+            self.granted[os.readlink(f"/proc/self/fd/{fd}")] = rights
+        return 0
+
+
+def test_sockets_of_others_are_granted_by_name_and_never_with_a_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """One's own need no right. (Where there is such a Landlock, attacks prove it.)"""
+    newest = _Newest()
+    monkeypatch.setattr(filelock, "_libc", newest)
+    (tmp_path / "a.sock").touch()
+    named = str(tmp_path / "a.sock")
+    filelock.enter(["/usr"], [str(tmp_path)], sockets=[named], scope=True)
+    assert {path for path, rights in newest.granted.items() if rights & (1 << 16)} == {named}
+    assert newest.granted[named] == 1 << 16

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections.abc import Callable
 
 from kernelbox.walls import callfilters, filelock, house, kernelcalls as calls, rlimits, seccomp
@@ -122,12 +123,19 @@ def _lock_down(plan: Plan) -> None:
     calls.gain_no_privileges()
     own = [WORKSPACE, HOME, "/tmp", "/dev", "/proc"]
     writable = ["/"] if plan.overlay else [*own, *(to for _, to, rw in plan.mounts if rw)]
-    filelock.enter(["/"], writable, scope=True, tcp=None)
+    filelock.enter(["/"], writable, sockets=_named_sockets(plan), scope=True, tcp=None)
     rlimits.apply(plan.limits)
     os.chdir(plan.cwd)
     for name, program in (("deny-list", callfilters.deny_list), ("allow-list", _allow_list)):
         if plan.syscalls == name:
             seccomp.install(program())
+
+
+def _named_sockets(plan: Plan) -> list[str]:
+    """Those of the host that the profile mounts one by one."""
+    if not plan.mounts or not filelock.can_deny_sockets():
+        return []
+    return [target for _, target, _ in plan.mounts if stat.S_ISSOCK(os.stat(target).st_mode)]
 
 
 def _allow_list() -> Program:

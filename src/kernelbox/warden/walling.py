@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernelbox.errors import Unsupported
 from kernelbox.installs.places import FamilyFolder, cache_root
-from kernelbox.places import package_parent
+from kernelbox.places import package_parent, served_homes
 from kernelbox.reactor import Reactor
 from kernelbox.walls import callfilters, cgroups, gate, seccomp, trees, ways
 from kernelbox.walls.drivers import cannot_enforce
@@ -48,12 +48,22 @@ def _trees() -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(shown), tuple(notes)
 
 
+@functools.cache
+def _sockets_in_trees() -> tuple[str, ...]:
+    """Of the host: looked for here, so that nobody waits for it who is shown no folder."""
+    from kernelbox.walls import hostsockets
+
+    seen = [(tree, tree) for tree in (*_trees()[0], *trees.SYSTEM)]
+    return hostsockets.find(seen).places
+
+
 def prepare() -> None:
     """In the root, when nobody waits: what is the same for every sandbox."""
     from kernelbox.walls import profilechecks  # noqa: F401 - and not in every fork
 
     _hierarchy()
     _trees()
+    _sockets_in_trees()
     if not seccomp.obstacle():
         for program in (callfilters.deny_list(), callfilters.allow_list(sockets=True)):
             assert program.packed  # now, and not in every sandbox
@@ -85,12 +95,16 @@ class Walls:
         shown, unseen = _trees()
         if self.way.kind == "locks":
             return self._lock_in(frame, shown=shown, unseen=unseen, private=private)
+        cwd = str(frame["cwd"])
+        if self.profile.cwd != "none" or self.profile.home != "none" or self.profile.mounts:
+            private = [*private, *other_homes(served_homes(), cwd)]
         plan, notes = plan_for(
             self.profile,
             shown=shown,
-            cwd=str(frame["cwd"]),
+            cwd=cwd,
             private=private,
             host_uid=host_uid_for(self._stub_pid),
+            sockets=_sockets_in_trees() if self.profile.root == "readonly" else (),
         )
         if packages is not None:
             plan = shown_in(plan, packages.path, hidden=packages.root)
@@ -326,6 +340,21 @@ class Walls:
         if self.profile.cpus is not None:
             parts.append("the share of the processor is not limited")
         self.notes.append(f"limits without a control group: {', '.join(parts)} ({why})")
+
+
+def other_homes(homes: Iterable[tuple[str, str]], cwd: str) -> list[str]:
+    """What is hidden of homes that the sandbox's own keeper may not know of: each whole, if it has
+    a folder to itself; of one that the caller works in, only what is ours."""
+    found: list[str] = []
+    here = os.path.realpath(cwd)
+    for registry, runtime in homes:
+        folder = os.path.dirname(runtime)
+        if os.path.dirname(registry) == folder and not trees.inside(here, [folder]):
+            found.append(folder)
+        else:
+            ours = (path for path in (registry, runtime) if path)
+            found += [path for path in ours if not trees.inside(here, [path])]
+    return found
 
 
 def folder_for_packages(frame: Frame) -> FamilyFolder | None:
