@@ -59,6 +59,8 @@ class Family(Warden):
         self.notes = notes
         self._members: dict[int, PythonMember | Parked] = {}
         self._shells: dict[int, BashMember] = {}
+        self._former: set[int] = set()
+        """Interpreters that have ended, and whose sessions may not have."""
         self._starting: dict[int, PythonMember | BashMember] = {}
         self._tags = FIRST
         self._reservation: Reservation | None = None
@@ -220,6 +222,14 @@ class Family(Warden):
         if self.walls is not None:
             # With pid 1 goes all that is inside, however much of it there is, at once.
             linux.send_signal(linux.children(self.stub_pid), signal.SIGKILL)
+
+    def clear_out(self, pid: int) -> None:
+        if self.walls is None or self.hands is not None:
+            return
+        others = {member.pid for member in (*self._members.values(), *self._shells.values())}
+        sessions = {pid} | (self._former - others)
+        self.walls.end_sessions(sessions, lambda: linux.descendants(self.stub_pid))
+        self._former.clear()
 
     def _end_deaf(self) -> None:
         """A sandbox in which nobody obeys any more."""
@@ -427,6 +437,7 @@ class Family(Warden):
                 if self.hands is not None:
                     self.hands.ended(pid)
                 if (python := self._members.pop(pid, None)) is not None:
+                    self._former |= {python.pid} if self.walls is not None else set()
                     python.exited(status, oom_kills=oom_kills(fresh=True) - python.oom_before)
                 elif (shell := self._shells.pop(pid, None)) is not None:
                     shell.exited(status)

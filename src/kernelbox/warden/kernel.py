@@ -58,6 +58,7 @@ class Landlord(Protocol):
 
     def start_interpreter(self, kernel: Kernel) -> Member: ...
     def start_bash(self, kernel: Kernel, cwd: str) -> BashMember: ...
+    def clear_out(self, pid: int) -> None: ...
     def kernel_changed(self, kernel: Kernel) -> None: ...
     def kernel_stirred(self, kernel: Kernel) -> None: ...
     def expect_copy(
@@ -191,7 +192,9 @@ class Kernel:
     def restart(self, on_ready: Callable[[str | None], None]) -> None:
         """End the interpreter and start a fresh one; what runs or waits is answered first."""
         loss = Loss("lost", "the kernel was restarted", "KernelRestarted")
+        pid = self.member.pid if self.member is not None else 0
         self._abandon(loss)
+        self.family.clear_out(pid)
         self.loss = None  # the caller of restart knows
         self.bash.renew(None)
         self.travel.restarted()

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kernelbox.errors import Unsupported
+from kernelbox.inside import linux
 from kernelbox.installs.places import FamilyFolder, cache_root
 from kernelbox.places import package_parent, served_homes
 from kernelbox.reactor import Reactor
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from kernelbox.warden.strongbox import Strongbox
 
 _LONGEST_BACKLOG = 1 << 18
+_PATIENCE = 2.0
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -222,6 +224,13 @@ class Walls:
         if facts["processes_refused"]:
             return f"too many processes: {allows} {self.profile.processes}"
         return None
+
+    def end_sessions(self, sessions: set[int], inside: Callable[[], Iterable[int]]) -> None:
+        """From outside, where no share of the processor is the sandbox's, and while nobody in it
+        can fork."""
+        sessions.discard(0)
+        with contextlib.nullcontext() if self._group is None else self._group.no_more_forks():
+            linux.kill_sessions(sessions, inside, patience=_PATIENCE)
 
     def oom_kills(self) -> int:
         return self._group.oom_kills() if self._group is not None else 0
