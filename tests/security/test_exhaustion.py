@@ -119,7 +119,7 @@ def test_a_kernel_with_a_fork_bomb_in_it_is_restarted_soon(
     run(PYTHON_BOMBS[bomb], timeout=0.5)
     with Box(sandboxes.box.settings) as other, ThreadPoolExecutor(1) as pool:
         restarted = pool.submit(other.restart, eater)
-        done, _ = wait([restarted], timeout=4)
+        done, _ = wait([restarted], timeout=PATIENCE)
         if not done:
             sandboxes.box.destroy(eater)
             with contextlib.suppress(BoxError):

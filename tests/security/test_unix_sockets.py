@@ -243,7 +243,10 @@ def test_in_a_mount_it_leads_nowhere_unless_it_is_mounted_itself(
         sandboxes.box.get_or_create(name, cwd=sandboxes.folder, profile=walls)
         assert _answer(sandboxes.box, name, "/data/in/a.sock") == "ConnectionRefusedError"
         assert _answer(sandboxes.box, name, "/data/named.sock") == HELLO
+        written = sandboxes.box.execute(name, "open('/data/in/new', 'w').write('beside it')")
+        assert written.ok is (mode == "rw"), written
         sandboxes.box.destroy(name)
+    assert (folder / "in" / "new").exists() is (mode == "rw")
 
 
 @pytest.mark.parametrize("profile", ["restrictive", "moderate"])
