@@ -5,6 +5,7 @@ Imports next to nothing: the command line starts here.
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 PATHS = {
@@ -13,6 +14,7 @@ PATHS = {
 }
 """Each path of a home: its default, and its name in the folder of ``KERNELBOX_HOME``."""
 
+_SIGNS = ("registry", "runtime")
 HIDDEN = ".hidden"
 """What is in a folder that is hidden from a kernel: no keeper must take it for an empty home."""
 
@@ -50,6 +52,34 @@ def socket_folder(registry: str, runtime: str, owner: int | None = None) -> str:
     key = f"{registry}\0{runtime}" + (f"\0{owner}" if owner else "")
     digest = sha256(key.encode("utf-8", "surrogateescape")).hexdigest()[:16]
     return os.path.join(_base(), digest)
+
+
+def sign(rundir: str, registry: str, runtime: str) -> None:
+    """Note in the folder of its sockets where a home is, so that no sandbox is shown it: links
+    are made, and read, by one call each."""
+    for name, path in zip(_SIGNS, (registry, runtime), strict=True):
+        with contextlib.suppress(FileExistsError, FileNotFoundError):
+            if path:
+                os.symlink(path, os.path.join(rundir, name))
+
+
+def served_homes() -> list[tuple[str, str]]:
+    """The registry (empty: it has none) and the runtime folder of each home of this user's that a
+    keeper may be serving."""
+    found = []
+    with contextlib.suppress(OSError):
+        for entry in os.listdir(_base()):
+            paths = [_read_link(os.path.join(_base(), entry, name)) for name in _SIGNS]
+            if any(paths):
+                found.append((paths[0], paths[1]))
+    return found
+
+
+def _read_link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
 
 
 def _base() -> str:

@@ -125,9 +125,9 @@ def test_with_a_second_thread_it_is_left_alone() -> None:
 def test_where_nobody_may_stop_us_it_is_left_alone() -> None:
     _play(
         """
-        from kernelbox.walls import kernelcalls, seccomp
+        from kernelbox.walls import callfilters, kernelcalls, seccomp
         kernelcalls.gain_no_privileges()
-        seccomp.install(seccomp.deny_list())
+        seccomp.install(callfilters.deny_list())
         assert not imprint() and not of_the_file()
         assert seen() == before
         print("well")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 
@@ -185,3 +186,38 @@ def test_the_limits_of_pid_1_are_its_own(sandboxes: Sandboxes) -> None:
         "restrictive",
         kernel=kernel.name,
     )
+
+
+@pytest.mark.parametrize("profile", ALL)
+def test_a_restart_ends_what_the_session_had_started_but_for_what_left_it(
+    sandboxes: Sandboxes, profile: str
+) -> None:
+    box = sandboxes.box
+    kernel = box.get_or_create(f"restarts-{profile}", profile=PROFILES[profile])
+    python, shell = (f"60{digit}.{os.getpid()}" for digit in (0, 1))  # nobody else's
+    start = (
+        "import subprocess, sys\nfor left in (False, True):\n"
+        f"    subprocess.Popen([sys.executable, '-c', 'import time; time.sleep({python})'],"
+        " start_new_session=left)"
+    )
+    box.execute(kernel, start)
+    box.execute(kernel, f"sleep {shell} & disown", language="bash")
+    before = {int(pid) for pid in psutil.pids()}
+    assert [_sleepers(before, word) for word in (python, shell)] == [2, 1]
+    box.restart(kernel)
+    wait_until(lambda: _sleepers(before, python) == 1, what="the end of one program")
+    assert _sleepers(before, shell) == 0, "bash is another session, and is renewed, too"
+    assert box.execute(kernel, "1+1").return_value == "2"
+    box.destroy(kernel)
+    wait_until(lambda: _sleepers(before, python) == 0, what="the end of the other")
+
+
+def _sleepers(pids: set[int], seconds: str) -> int:
+    """How many of these sleep for so long."""
+    found = 0
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(pid)
+            command = " ".join(process.cmdline())
+            found += command.endswith((f"time.sleep({seconds})", f"sleep {seconds}"))
+    return found

@@ -8,28 +8,28 @@ import os
 import signal
 import sys
 
-from kernelbox.walls import seccomp, syscalls
+from kernelbox.walls import bpf, seccomp, syscalls
 
 _NAMESPACES = 0x7E020000
 _MOUNTS = """mount umount2 pivot_root move_mount open_tree open_tree_attr fsopen fsconfig fsmount
 fspick mount_setattr"""
 
 
-def verdicts(how: str) -> dict[str, seccomp.Verdict]:
+def verdicts(how: str) -> dict[str, bpf.Verdict]:
     """``unshare``: as Docker's default profile. ``mount``: as Ubuntu 24.04, where a namespace can
     be made and nothing can be done in it. ``nothing``: as the first, and without Landlock. ``open``:
     nothing is closed."""
-    refused = seccomp.refuse(errno.EPERM)
+    refused = bpf.refuse(errno.EPERM)
     if how == "open":
         return {}
-    closed: dict[str, seccomp.Verdict] = dict.fromkeys(_MOUNTS.split(), refused)
+    closed: dict[str, bpf.Verdict] = dict.fromkeys(_MOUNTS.split(), refused)
     if how == "nothing":
         landlock = ("landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self")
-        closed |= dict.fromkeys(landlock, seccomp.refuse(errno.ENOSYS))
+        closed |= dict.fromkeys(landlock, bpf.refuse(errno.ENOSYS))
     if how in ("unshare", "nothing"):
-        plain = seccomp.Check(0, (0,), mask=_NAMESPACES)
-        clone = seccomp.Rule((seccomp.Case((plain,), seccomp.ALLOW),), refused)
-        closed |= {"clone": clone, "clone3": seccomp.refuse(errno.ENOSYS)}
+        plain = bpf.Check(0, (0,), mask=_NAMESPACES)
+        clone = bpf.Rule((bpf.Case((plain,), bpf.ALLOW),), refused)
+        closed |= {"clone": clone, "clone3": bpf.refuse(errno.ENOSYS)}
         closed |= dict.fromkeys(("unshare", "setns"), refused)
     return closed
 
@@ -39,7 +39,7 @@ def close(how: str) -> None:
     numbers = syscalls.numbers(machine)
     named = {numbers[name]: verdict for name, verdict in verdicts(how).items()}
     if named:
-        seccomp.install(seccomp.assemble(machine, named, seccomp.ALLOW))
+        seccomp.install(bpf.assemble(machine, named, bpf.ALLOW))
 
 
 def become(uid: int) -> None:

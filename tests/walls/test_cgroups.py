@@ -15,8 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from kernelbox.walls import cgroups
-from kernelbox.walls.cgroups import Group, GroupFailed, Hierarchy, Mount, Watcher
+from kernelbox.walls import cgroups, hierarchies
+from kernelbox.walls.cgroups import Group, GroupFailed, Hierarchy
+from kernelbox.walls.hierarchies import Mount
+from kernelbox.walls.watcher import Watcher, _resident, _share
 
 ORDINARY = 65534
 MB = 1 << 20
@@ -523,7 +525,7 @@ def test_an_ordinary_user_has_groups_where_they_were_handed_out(
 @pytest.fixture
 def spare() -> Iterator[tuple[str, str]]:
     """A v2 group of ours, and the controller that it has."""
-    mounts = cgroups.parse_mounts(Path("/proc/self/mountinfo").read_text())
+    mounts = hierarchies.parse_mounts(Path("/proc/self/mountinfo").read_text())
     points = [mount.point for mount in mounts if mount.version == 2 and mount.root == "/"]
     if not points or os.geteuid() != 0:
         pytest.skip("no cgroup v2 is mounted here, or we are not root")
@@ -552,7 +554,7 @@ def spare() -> Iterator[tuple[str, str]]:
 
 
 def tried(folder: str, kind: str) -> str:
-    return cgroups.try_unified(folder, [kind], knobs={"hugetlb": "hugetlb.2MB.max"})
+    return hierarchies.try_unified(folder, [kind], knobs={"hugetlb": "hugetlb.2MB.max"})
 
 
 def test_v2_switches_its_controllers_on_in_a_group_without_processes(
@@ -583,14 +585,14 @@ def test_v2_uses_the_group_above_only_where_systemd_has_marked_it_as_delegated(
     spare: tuple[str, str],
 ) -> None:
     folder, _ = spare
-    assert not cgroups._is_delegated(folder)
+    assert not hierarchies._is_delegated(folder)
     os.setxattr(folder, "user.delegate", b"1")
-    assert cgroups._is_delegated(folder)
+    assert hierarchies._is_delegated(folder)
 
 
 def test_v2_says_which_controllers_are_missing(spare: tuple[str, str]) -> None:
     folder, kind = spare
-    assert cgroups.try_unified(folder) == f"{folder} has no memory, cpu, pids (it has: {kind})"
+    assert hierarchies.try_unified(folder) == f"{folder} has no memory, cpu, pids (it has: {kind})"
 
 
 def test_v2_kills_all_at_once_and_leaves_nothing(spare: tuple[str, str], start: Start) -> None:
@@ -616,7 +618,7 @@ def test_v2_kills_all_at_once_and_leaves_nothing(spare: tuple[str, str], start: 
 
 @pytest.fixture
 def paper(tmp_path: Path) -> Group:
-    group = Group(Hierarchy(2, dict.fromkeys(cgroups.CONTROLLERS, str(tmp_path))), "paper")
+    group = Group(Hierarchy(2, dict.fromkeys(hierarchies.CONTROLLERS, str(tmp_path))), "paper")
     folder = tmp_path / "kernelbox-paper"
     folder.mkdir()
     for name, text in {
@@ -690,7 +692,7 @@ MOUNTS = r"""23 1 8:1 / / rw - ext4 /dev/vda rw
 
 
 def test_mounts_are_found_wherever_they_are() -> None:
-    assert cgroups.parse_mounts(MOUNTS) == [
+    assert hierarchies.parse_mounts(MOUNTS) == [
         Mount(1, "/", "/sys/fs/cgroup/cpu,cpuacct", frozenset({"rw", "cpu", "cpuacct"})),
         Mount(1, "/docker/abc", "/a place/memory", frozenset({"rw", "memory"})),
         Mount(2, "/", "/sys/fs/cgroup/unified", frozenset()),
@@ -699,7 +701,7 @@ def test_mounts_are_found_wherever_they_are() -> None:
 
 def test_our_group_is_known_for_each_controller() -> None:
     text = "4:memory:/a:b\n2:cpu,cpuacct:/x\n1:name=systemd:/s\n0::/user.slice\n"
-    assert cgroups.parse_groups(text) == {
+    assert hierarchies.parse_groups(text) == {
         "memory": "/a:b",
         "cpu": "/x",
         "cpuacct": "/x",
@@ -726,7 +728,7 @@ def test_our_group_is_found_where_it_is_mounted(
 ) -> None:
     (tmp_path / "one/two").mkdir(parents=True)
     (tmp_path / "other").mkdir()
-    found = cgroups.own_folder(path, [Mount(2, root, str(tmp_path), frozenset())])
+    found = hierarchies.own_folder(path, [Mount(2, root, str(tmp_path), frozenset())])
     assert found == (None if expected is None else str(tmp_path / expected).rstrip("/"))
 
 
@@ -801,7 +803,7 @@ def test_pages_that_members_share_are_counted_once(start: Start) -> None:
     assert line(parent) == "ready"
     with ended_with_children(parent):
         watcher = Watcher(lambda: family(parent.pid), 120 * MB)
-        assert sum(cgroups._resident(pid) for pid in family(parent.pid)) > 300 * MB
+        assert sum(_resident(pid) for pid in family(parent.pid)) > 300 * MB
         assert watcher.over() is None
         go(parent)  # one of the copies takes memory of its own
         assert line(parent) == "more"
@@ -833,7 +835,7 @@ def test_a_member_that_may_not_be_looked_into_is_counted_all_the_same(start: Sta
 
     def look() -> str:
         watcher = Watcher(lambda: [process.pid], 40 * MB)
-        return f"{cgroups._share(process.pid)} {watcher.over() is not None}"
+        return f"{_share(process.pid)} {watcher.over() is not None}"
 
     assert forked(look, uid=ORDINARY) == "None True"
 

@@ -18,7 +18,7 @@ PROMISES = [
     f"tests/security/test_{name}.py"
     for name in (
         *("host_files", "writing_outside", "network", "processes", "kernel_surface", "forgeries"),
-        *("branches_and_checkpoints", "refusals"),
+        *("branches_and_checkpoints", "refusals", "unix_sockets"),
     )
 ]
 # What one can have in a moment is tried everywhere; the rest is the same on every way.

@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import stat
+import struct
 import subprocess
 import sys
 import tempfile
@@ -21,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from kernelbox.walls import filelock, seccomp
+from kernelbox.walls import bpf, callfilters, filelock, seccomp
 
 pytestmark = [
     pytest.mark.skipif(filelock.obstacle() != "", reason=filelock.obstacle()),
@@ -282,7 +283,7 @@ def test_a_user_without_rights_can_enter(trees: Trees) -> None:
 
 
 def test_seccomp_can_follow(trees: Trees) -> None:
-    for program in (seccomp.deny_list(), seccomp.allow_list(sockets=False)):
+    for program in (callfilters.deny_list(), callfilters.allow_list(sockets=False)):
         lock = partial(seccomp.install, program)
         assert child_says((trees.outside / "file").read_text, trees.enter, lock) == "EACCES"
         assert child_says((trees.readable / "file").read_text, trees.enter, lock) == "readable"
@@ -290,7 +291,7 @@ def test_seccomp_can_follow(trees: Trees) -> None:
 
 def test_a_domain_can_be_entered_after_seccomp(trees: Trees) -> None:
     """As a kernel does that is made from a template."""
-    for program in (seccomp.deny_list(), seccomp.allow_list(sockets=False)):
+    for program in (callfilters.deny_list(), callfilters.allow_list(sockets=False)):
         lock = partial(seccomp.install, program)
         assert child_says((trees.outside / "file").read_text, lock, trees.enter) == "EACCES"
 
@@ -390,8 +391,8 @@ def test_each_version_handles_what_it_knows() -> None:
 
 def test_a_kernel_without_landlock_is_refused_in_words() -> None:
     """Where a filter answers as such a kernel does."""
-    numbers = dict.fromkeys((444, 445, 446), seccomp.refuse(errno.ENOSYS))
-    without = seccomp.assemble(os.uname().machine, numbers, seccomp.ALLOW)
+    numbers = dict.fromkeys((444, 445, 446), bpf.refuse(errno.ENOSYS))
+    without = bpf.assemble(os.uname().machine, numbers, bpf.ALLOW)
 
     def ask() -> list[Any]:
         seccomp.install(without)
@@ -405,3 +406,34 @@ def test_a_kernel_without_landlock_is_refused_in_words() -> None:
     assert version == 0
     assert obstacle == words
     assert "no Landlock (Function not implemented)" in words
+
+
+class _Newest:
+    """A Landlock of version 9 that grants all that it is asked for, and writes it down."""
+
+    def __init__(self) -> None:
+        self.granted: dict[str, int] = {}
+
+    def prctl(self, *_: object) -> int:
+        return 0
+
+    def syscall(self, number: int, *arguments: Any) -> int:
+        if number == filelock._CREATE_RULESET:
+            return 9 if arguments[0] is None else os.open("/", os.O_PATH)
+        if number == filelock._ADD_RULE:
+            rights, fd = struct.unpack("=Qi", arguments[2])
+            self.granted[os.readlink(f"/proc/self/fd/{fd}")] = rights
+        return 0
+
+
+def test_sockets_of_others_are_granted_by_name_and_never_with_a_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """One's own need no right. (Where there is such a Landlock, attacks prove it.)"""
+    newest = _Newest()
+    monkeypatch.setattr(filelock, "_libc", newest)
+    (tmp_path / "a.sock").touch()
+    named = str(tmp_path / "a.sock")
+    filelock.enter(["/usr"], [str(tmp_path)], sockets=[named], scope=True)
+    assert {path for path, rights in newest.granted.items() if rights & (1 << 16)} == {named}
+    assert newest.granted[named] == 1 << 16

@@ -21,7 +21,7 @@ import pytest
 from processes import alive, below, wait_until
 
 from kernelbox import Box, KernelRecord, Mount, Unsupported
-from kernelbox.walls import entry, locks, ownfolder, seccomp, ways
+from kernelbox.walls import callfilters, entry, locks, ownfolder, seccomp, ways
 from kernelbox.walls.profiles import PROFILES, named
 
 WAY = ways.look()
@@ -191,7 +191,7 @@ def test_nobody_outside_can_be_signalled(locked: locks.Locks) -> None:
 )
 def test_an_older_landlock_keeps_signals_in_by_seccomp(act: Callable[[int], Any]) -> None:
     """Before Linux 6.12 it has no rule for them: then they can be sent to nobody else at all."""
-    program = seccomp.allow_list(sockets=False, namespaces=False, signals=False)
+    program = callfilters.allow_list(sockets=False, namespaces=False, signals=False)
     with subprocess.Popen(["sleep", "60"]) as other:
         try:
             said = child_says(lambda: act(other.pid), lambda: seccomp.install(program))

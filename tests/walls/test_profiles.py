@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from kernelbox.errors import BadInput
-from kernelbox.walls import profilefiles, profiles, trees
+from kernelbox.walls import profilefiles, profiles, sandboxruntime, trees
 from kernelbox.walls.domains import Policy
 from kernelbox.walls.profiles import (
     CHOICES,
@@ -892,7 +892,7 @@ def test_the_settings_file_of_sandbox_runtime_is_recognised(folder: Path) -> Non
 def test_whose_settings_these_are_is_told_by_their_keys(
     values: dict[str, Any], is_its: bool
 ) -> None:
-    assert profilefiles.is_sandbox_runtime(values) is is_its
+    assert sandboxruntime.recognises(values) is is_its
 
 
 def test_both_dialects_at_once_are_refused() -> None:
@@ -903,7 +903,7 @@ def test_both_dialects_at_once_are_refused() -> None:
 
 
 def test_every_key_is_enforced_settled_or_refused_and_only_one_of_them() -> None:
-    known = profilefiles._KNOWN
+    known = sandboxruntime._KNOWN
     assert len(known) == len(set(known))
 
 
@@ -1087,11 +1087,11 @@ def test_the_files_on_the_page_are_read(folder: Path) -> None:
 
 def test_the_page_names_every_key_of_sandbox_runtime() -> None:
     page = (ROOT / "docs" / "profiles.md").read_text()
-    missing = [key for key in profilefiles._KNOWN if f"`{key.rpartition('.')[2]}`" not in page]
+    missing = [key for key in sandboxruntime._KNOWN if f"`{key.rpartition('.')[2]}`" not in page]
     assert missing == []
 
 
 def test_what_is_shown_of_the_host_is_what_the_walls_show() -> None:
-    shown = profilefiles._shown()
+    shown = sandboxruntime._shown()
     assert set(trees.SYSTEM) <= set(shown)
     assert any(os.path.realpath(profiles.__file__).startswith(tree) for tree in shown)

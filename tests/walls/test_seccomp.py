@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from kernelbox.inside import linux
-from kernelbox.walls import seccomp, syscalls
+from kernelbox.walls import bpf, callfilters, seccomp, syscalls
 
 pytestmark = [
     pytest.mark.skipif(seccomp.obstacle() != "", reason=seccomp.obstacle()),
@@ -39,7 +39,7 @@ SIGCHLD = int(signal.SIGCHLD)
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def child_says(act: Callable[[], Any], program: seccomp.Program | None = None) -> Any:
+def child_says(act: Callable[[], Any], program: bpf.Program | None = None) -> Any:
     """What ``act`` returns in a child, under ``program``; if it was killed, by which signal."""
     reader, writer = os.pipe()
     pid = os.fork()
@@ -185,14 +185,14 @@ def title(probe: tuple[Any, ...]) -> str:
 
 
 PROGRAMS = {
-    "deny_list": seccomp.deny_list(),
-    "allow_list": seccomp.allow_list(sockets=True),
-    "allow_list_without_sockets": seccomp.allow_list(sockets=False),
+    "deny_list": callfilters.deny_list(),
+    "allow_list": callfilters.allow_list(sockets=True),
+    "allow_list_without_sockets": callfilters.allow_list(sockets=False),
 }
 
 
 @pytest.fixture(params=PROGRAMS.values(), ids=PROGRAMS.keys())
-def program(request: pytest.FixtureRequest) -> seccomp.Program:
+def program(request: pytest.FixtureRequest) -> bpf.Program:
     return request.param
 
 
@@ -209,20 +209,20 @@ def test_it_is_forbidden_by_every_list_and_by_nothing_else(probe: tuple[Any, ...
         pytest.skip("forbidden; but this user on this machine may not do it anyway")
 
 
-def test_clone3_is_answered_as_by_a_kernel_that_has_none(program: seccomp.Program) -> None:
+def test_clone3_is_answered_as_by_a_kernel_that_has_none(program: bpf.Program) -> None:
     assert child_says(lambda: call("clone3", BAD, 0)) == errno.EINVAL
     assert child_says(lambda: call("clone3", BAD, 0), program) == errno.ENOSYS
 
 
 def test_a_call_younger_than_our_table_is_answered_as_by_an_older_kernel(
-    program: seccomp.Program,
+    program: bpf.Program,
 ) -> None:
     assert child_says(lambda: call(syscalls.newest(MACHINE) + 1), program) == errno.ENOSYS
     assert child_says(lambda: call(2000), program) == errno.ENOSYS
 
 
 @pytest.mark.skipif(MACHINE != "x86_64", reason="x86_64 has a second set of numbers")
-def test_the_second_set_of_numbers_of_x86_64_is_death(program: seccomp.Program) -> None:
+def test_the_second_set_of_numbers_of_x86_64_is_death(program: bpf.Program) -> None:
     def try_x32() -> int:
         return call(0x40000000 | NUMBERS["getpid"])
 
@@ -231,7 +231,7 @@ def test_the_second_set_of_numbers_of_x86_64_is_death(program: seccomp.Program) 
 
 
 @pytest.mark.skipif(MACHINE != "x86_64", reason="a 32-bit call, in machine code of x86_64")
-def test_a_32_bit_call_is_death(program: seccomp.Program) -> None:
+def test_a_32_bit_call_is_death(program: bpf.Program) -> None:
     def getpid_of_i386() -> bool:
         page = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
         page.write(b"\x53\xb8\x14\x00\x00\x00\xcd\x80\x5b\xc3")  # eax = 20; int 0x80
@@ -305,7 +305,7 @@ def test_without_sockets_a_pair_is_all_there_is_and_has_no_way_out(tmp_path: Pat
 def test_without_namespaces_modes_owners_and_times_of_files_stay(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
-    alone = seccomp.allow_list(sockets=False, namespaces=False)
+    alone = callfilters.allow_list(sockets=False, namespaces=False)
 
     for change in (
         lambda: os.chmod(file, 0o600),
@@ -336,14 +336,14 @@ NOT_ALONE: list[tuple[Any, ...]] = [
 
 @pytest.mark.parametrize("probe", NOT_ALONE, ids=title)
 def test_without_namespaces_nobody_else_can_be_tampered_with(probe: tuple[Any, ...]) -> None:
-    alone = seccomp.allow_list(sockets=False, namespaces=False)
+    alone = callfilters.allow_list(sockets=False, namespaces=False)
     assert child_says(lambda: call(*probe)) != errno.EPERM
     assert child_says(lambda: call(*probe), PROGRAMS["allow_list"]) != errno.EPERM
     assert child_says(lambda: call(*probe), alone) == errno.EPERM
 
 
 def test_without_namespaces_ordinary_programs_still_work() -> None:
-    alone = seccomp.allow_list(sockets=False, namespaces=False)
+    alone = callfilters.allow_list(sockets=False, namespaces=False)
     code = """
 import asyncio, concurrent.futures, os, resource, sqlite3, subprocess
 try: import zmq
@@ -396,7 +396,7 @@ def test_a_filter_cannot_be_loosened_but_be_tightened() -> None:
     assert child_says(tighten) == [errno.EBADF, errno.EPERM]
 
 
-def test_a_user_without_rights_can_install_it(program: seccomp.Program) -> None:
+def test_a_user_without_rights_can_install_it(program: bpf.Program) -> None:
     def as_nobody() -> int:
         if os.getuid() == 0:
             os.setgroups([])
@@ -412,7 +412,7 @@ def test_a_user_without_rights_can_install_it(program: seccomp.Program) -> None:
 
 
 def run(
-    command: list[str], program: seccomp.Program, **options: Any
+    command: list[str], program: bpf.Program, **options: Any
 ) -> subprocess.CompletedProcess[str]:
     def enter() -> None:
         seccomp.install(program)
@@ -422,13 +422,13 @@ def run(
     )
 
 
-def python(code: str, program: seccomp.Program) -> str:
+def python(code: str, program: bpf.Program) -> str:
     done = run([sys.executable, "-c", code], program)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def test_the_standard_library_works(program: seccomp.Program) -> None:
+def test_the_standard_library_works(program: bpf.Program) -> None:
     code = """
 import asyncio, concurrent.futures, json, multiprocessing, os, selectors, signal, sqlite3, ssl
 import subprocess, sys, tempfile, threading, shutil, time, mmap, fcntl, pty, tty, logging
@@ -472,7 +472,7 @@ json.dump("done", sys.stdout)
     assert python(code, program) == '"done"'
 
 
-def test_the_scientific_packages_work(program: seccomp.Program, tmp_path: Path) -> None:
+def test_the_scientific_packages_work(program: bpf.Program, tmp_path: Path) -> None:
     pytest.importorskip("numpy")
     code = f"""
 import os; os.environ["MPLCONFIGDIR"] = {str(tmp_path)!r}
@@ -490,9 +490,7 @@ print("done")
 
 
 @pytest.mark.slow
-def test_packages_with_thread_pools_of_their_own_work(
-    program: seccomp.Program, tmp_path: Path
-) -> None:
+def test_packages_with_thread_pools_of_their_own_work(program: bpf.Program, tmp_path: Path) -> None:
     for name in ("polars", "duckdb", "pyarrow", "sklearn"):
         pytest.importorskip(name)
     code = f"""
@@ -508,7 +506,7 @@ print("done")
     assert python(code, program) == "done\n"
 
 
-def test_bash_and_coreutils_work(program: seccomp.Program, tmp_path: Path) -> None:
+def test_bash_and_coreutils_work(program: bpf.Program, tmp_path: Path) -> None:
     script = """
 set -e
 for i in 1 2; do (sleep 0.01) & done; wait
@@ -543,7 +541,7 @@ print("done")
         assert python(code, PROGRAMS[name]) == "done\n", name
 
 
-def test_what_stub_and_interpreters_do_works(program: seccomp.Program) -> None:
+def test_what_stub_and_interpreters_do_works(program: bpf.Program) -> None:
     def work() -> str:
         linux.set_name("kb-test")
         linux.die_with_parent()
@@ -626,16 +624,16 @@ NEEDED: list[tuple[Any, ...]] = [
 
 @pytest.mark.parametrize("probe", NEEDED, ids=title)
 def test_it_is_answered_as_by_a_filter_that_allows_all(
-    probe: tuple[Any, ...], program: seccomp.Program
+    probe: tuple[Any, ...], program: bpf.Program
 ) -> None:
-    nothing = seccomp.Program((seccomp.Instruction(0x06, 0, 0, seccomp.ALLOW),))
+    nothing = bpf.Program((bpf.Instruction(0x06, 0, 0, bpf.ALLOW),))
     assert child_says(lambda: call(*probe), program) == child_says(lambda: call(*probe), nothing)
 
 
 # The filter itself.
 
 
-def answer_of(program: seccomp.Program, arch: int, number: int, *arguments: int) -> int:
+def answer_of(program: bpf.Program, arch: int, number: int, *arguments: int) -> int:
     """What the kernel would compute, step by step."""
     words = {0: number, 4: arch}
     for index, value in enumerate([*arguments, *[0] * (6 - len(arguments))]):
@@ -666,11 +664,11 @@ ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7, "i386": 0x40000003
 @pytest.mark.parametrize("machine", syscalls.MACHINES)
 def test_the_filter_of_each_machine_forbids_the_same(machine: str) -> None:
     numbers, arch = syscalls.numbers(machine), ARCHITECTURES[machine]
-    refused = seccomp.refuse(errno.EPERM)
+    refused = bpf.refuse(errno.EPERM)
     lists = (
-        seccomp.deny_list(machine=machine),
-        seccomp.allow_list(sockets=True, machine=machine),
-        seccomp.allow_list(sockets=False, machine=machine),
+        callfilters.deny_list(machine=machine),
+        callfilters.allow_list(sockets=True, machine=machine),
+        callfilters.allow_list(sockets=False, machine=machine),
     )
     for program, (name, *arguments) in itertools.product(lists, FORBIDDEN):
         if name in numbers:
@@ -679,29 +677,29 @@ def test_the_filter_of_each_machine_forbids_the_same(machine: str) -> None:
     for program, (name, *arguments) in itertools.product(lists, NEEDED):
         if name in numbers:
             given = [each if isinstance(each, int) else BAD for each in arguments]
-            assert answer_of(program, arch, numbers[name], *given) == seccomp.ALLOW, (name, *given)
+            assert answer_of(program, arch, numbers[name], *given) == bpf.ALLOW, (name, *given)
     for program in lists:
         for other in {*ARCHITECTURES.values()} - {arch}:
-            assert answer_of(program, other, numbers["read"]) == seccomp.KILL
-        assert answer_of(program, arch, numbers["clone3"]) == seccomp.refuse(errno.ENOSYS)
+            assert answer_of(program, other, numbers["read"]) == bpf.KILL
+        assert answer_of(program, arch, numbers["clone3"]) == bpf.refuse(errno.ENOSYS)
 
 
 @pytest.mark.parametrize("machine", syscalls.MACHINES)
 def test_every_number_is_answered_as_its_verdict_says(machine: str) -> None:
     """Also with so many runs of numbers that conditional jumps do not reach."""
-    verdicts = {number: seccomp.refuse(number % 3 + 1) for number in range(0, 460, 2)}
-    program = seccomp.assemble(machine, verdicts, seccomp.ALLOW)
+    verdicts = {number: bpf.refuse(number % 3 + 1) for number in range(0, 460, 2)}
+    program = bpf.assemble(machine, verdicts, bpf.ALLOW)
     assert len(program.instructions) > 512
     for number in range(syscalls.newest(machine) + 1):
-        expected = verdicts.get(number, seccomp.ALLOW)
+        expected = verdicts.get(number, bpf.ALLOW)
         assert answer_of(program, ARCHITECTURES[machine], number) == expected, number
     younger = answer_of(program, ARCHITECTURES[machine], syscalls.newest(machine) + 1)
-    assert younger == seccomp.refuse(errno.ENOSYS)
+    assert younger == bpf.refuse(errno.ENOSYS)
 
 
 def test_an_unknown_machine_is_refused_in_words() -> None:
     with pytest.raises(OSError, match=r"'riscv64'.*x86_64 and aarch64"):
-        seccomp.deny_list(machine="riscv64")
+        callfilters.deny_list(machine="riscv64")
 
 
 HEADERS = {
@@ -730,8 +728,8 @@ def test_the_table_is_that_of_the_kernels_headers(machine: str) -> None:
 
 def test_no_name_in_the_lists_is_misspelt() -> None:
     known = {name for machine in syscalls.MACHINES for name in syscalls.numbers(machine)}
-    lists = (seccomp._DENIED, seccomp._ALLOWED, seccomp._SHARED, seccomp._PROBED)
+    lists = (callfilters._DENIED, callfilters._ALLOWED, callfilters._SHARED, callfilters._PROBED)
     named = [name for words in lists for name in words.split()]
     assert set(named) <= known
     assert len(named) == len(set(named))
-    assert {*seccomp._CHECKED, *seccomp._ALONE} <= known
+    assert {*callfilters._CHECKED, *callfilters._ALONE} <= known

@@ -20,16 +20,16 @@ from typing import NoReturn
 from kernelbox.inside import ferry, linux, root
 from kernelbox.inside.interpreter import Interpreter
 from kernelbox.inside.stub import FIRST, Stub
-from kernelbox.walls import kernelcalls, rlimits, seccomp, trees
+from kernelbox.walls import bpf, callfilters, kernelcalls, rlimits, seccomp, trees
 from kernelbox.walls.plan import INSIDE_UID, Plan
 from kernelbox.wire import READ_SIZE, Decoder, Frame, encode
 
 _MOST_FDS = 6
 """The control socket, the channel of the first interpreter, and the way to the gate."""
-_FILTERS: dict[str, Callable[[], seccomp.Program | None]] = {
+_FILTERS: dict[str, Callable[[], bpf.Program | None]] = {
     "all": lambda: None,
-    "deny-list": seccomp.deny_list,
-    "allow-list": lambda: seccomp.allow_list(sockets=True),
+    "deny-list": callfilters.deny_list,
+    "allow-list": lambda: callfilters.allow_list(sockets=True),
 }
 
 

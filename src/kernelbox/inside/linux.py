@@ -9,7 +9,8 @@ import os
 import select
 import signal
 import struct
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _fork = ctypes.PyDLL(None, use_errno=True).fork  # keeps the GIL, as a fork must
@@ -266,6 +267,29 @@ def send_signal(pids: Iterable[int], number: int) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
+
+
+def kill_sessions(
+    sessions: Collection[int], members: Callable[[], Iterable[int]], *, patience: float
+) -> None:
+    """Kill all among ``members`` that are in one of these sessions, also those that are forked
+    meanwhile: until two looks have found nobody, since who loses a parent during one may be passed
+    over."""
+    deadline = time.monotonic() + patience
+    killed: set[int] = set()
+    clean = 0
+    while clean < 2 and time.monotonic() < deadline:
+        fresh = {pid for pid in members() if pid not in killed and _session_of(pid) in sessions}
+        send_signal(fresh, signal.SIGKILL)
+        killed |= fresh
+        clean = 0 if fresh else clean + 1
+
+
+def _session_of(pid: int) -> int:
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return 0
 
 
 def kill_descendants(pid: int, *, spare: Iterable[int] = ()) -> None:

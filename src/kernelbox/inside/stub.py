@@ -30,6 +30,7 @@ _MAX_FDS = 8
 FIRST = 0
 """The tag of the interpreter that is started without an order."""
 _LAST_CHILD_PATIENCE = 5.0
+_ROOM_PATIENCE, _PAUSE = 1.0, 0.02
 
 
 class Locked(Protocol):
@@ -96,7 +97,7 @@ class Stub:
 
     def _start(self, frame: Frame, become: object) -> None:
         try:
-            pid = os.fork()
+            pid = self._fork()
         except OSError as error:
             self._say({"op": "failed", "tag": frame["tag"], "error": str(error)})
             return
@@ -117,6 +118,20 @@ class Stub:
             finally:
                 os._exit(70)
         self._say({"op": "started", "tag": frame["tag"], "pid": pid})
+
+    def _fork(self) -> int:
+        """Whoever was killed a moment ago counts as a process until it is reaped: where there is no
+        room for another, there may be some soon."""
+        deadline = time.monotonic() + _ROOM_PATIENCE
+        while True:
+            try:
+                return os.fork()
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise
+            select.select([self._signals], [], [], _PAUSE)
+            linux.drain_signal_fd(self._signals)
+            self._report_exits()
 
     def _lock_in(self) -> None:
         """In a new member: it stands behind the walls that its stub stands behind."""

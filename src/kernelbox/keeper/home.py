@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from kernelbox.config import Settings
 from kernelbox.errors import BadInput, KeeperUnavailable
-from kernelbox.places import HIDDEN, socket_folder
+from kernelbox.places import HIDDEN, sign, socket_folder
 
 _SOCKET_PATH_LIMIT = 107
 
@@ -82,6 +82,7 @@ def prepare(home: Home) -> None:
             "file; KERNELBOX_HOME names a folder.",
             path=home.registry_path,
         )
+    sign(home.rundir, home.registry_path, home.runtime_dir)
     for folder in filter(None, (os.path.dirname(home.registry_path), home.runtime_dir)):
         try:
             if not os.path.isdir(folder):

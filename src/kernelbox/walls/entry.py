@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections.abc import Callable
 
-from kernelbox.walls import filelock, house, kernelcalls as calls, rlimits, seccomp
+from kernelbox.walls import callfilters, filelock, house, kernelcalls as calls, rlimits, seccomp
+from kernelbox.walls.bpf import Program
 from kernelbox.walls.idmaps import IdMap
+from kernelbox.walls.kernelfiles import tell
 from kernelbox.walls.plan import HOME, INSIDE_UID, WORKSPACE, Plan, host_uid_for, plan_for
 from kernelbox.walls.profiles import named
 
@@ -120,16 +123,23 @@ def _lock_down(plan: Plan) -> None:
     calls.gain_no_privileges()
     own = [WORKSPACE, HOME, "/tmp", "/dev", "/proc"]
     writable = ["/"] if plan.overlay else [*own, *(to for _, to, rw in plan.mounts if rw)]
-    filelock.enter(["/"], writable, scope=True, tcp=None)
+    filelock.enter(["/"], writable, sockets=_named_sockets(plan), scope=True, tcp=None)
     rlimits.apply(plan.limits)
     os.chdir(plan.cwd)
-    for name, program in (("deny-list", seccomp.deny_list), ("allow-list", _allow_list)):
+    for name, program in (("deny-list", callfilters.deny_list), ("allow-list", _allow_list)):
         if plan.syscalls == name:
             seccomp.install(program())
 
 
-def _allow_list() -> seccomp.Program:
-    return seccomp.allow_list(sockets=True)
+def _named_sockets(plan: Plan) -> list[str]:
+    """Those of the host that the profile mounts one by one."""
+    if not plan.mounts or not filelock.can_deny_sockets():
+        return []
+    return [target for _, target, _ in plan.mounts if stat.S_ISSOCK(os.stat(target).st_mode)]
+
+
+def _allow_list() -> Program:
+    return callfilters.allow_list(sockets=True)
 
 
 def _write_maps(process: str, uid: int, gid: int, *, deny_groups: bool) -> None:
@@ -139,7 +149,7 @@ def _write_maps(process: str, uid: int, gid: int, *, deny_groups: bool) -> None:
         texts = {"setgroups": "deny", **texts}
     for name, text in texts.items():
         try:
-            calls.tell(f"/proc/{process}/{name}", text)
+            tell(f"/proc/{process}/{name}", text)
         except OSError as error:
             words = f"becoming an ordinary user ({name}): {error.strerror}"
             raise calls.StepFailed(error.errno or 0, words) from None

@@ -3,8 +3,8 @@
 (`Landlock <https://docs.kernel.org/userspace-api/landlock.html>`_ needs no rights, cannot be left,
 and holds for all that is started in it. It decides at open(), so what is open stays usable. It has
 no rule for stat(), chdir(), and changes of mode, owner, times and extended attributes: where there
-are no namespaces, :func:`kernelbox.walls.seccomp.allow_list` must forbid the latter. And who has
-CAP_PERFMON can look into processes outside all the same, so capabilities go first.)
+are no namespaces, :func:`kernelbox.walls.callfilters.allow_list` must forbid the latter. And who
+has CAP_PERFMON can look into processes outside all the same, so capabilities go first.)
 """
 
 from __future__ import annotations
@@ -35,16 +35,17 @@ _RIGHTS_FROM = {
     2: _REFER,  # before it, nothing can be moved from folder to folder at all
     3: _TRUNCATE,
     5: _IOCTL_DEVICE,
-    9: _RESOLVE_SOCKET,  # Unix sockets with a path, of somebody outside
+    9: _RESOLVE_SOCKET,  # Unix sockets with a path, of somebody outside: one's own need no right
 }
-_TCP_FROM, _SCOPES_FROM = 4, 6
+_TCP_FROM, _SCOPES_FROM, _SOCKETS_FROM = 4, 6, 9
 
 _READ = _EXECUTE | _READ_FILE | _READ_DIR
 _MAKE = _MAKE_DIR | _MAKE_FILE | _MAKE_SOCKET | _MAKE_FIFO | _MAKE_SYMLINK
-# Never granted: _MAKE_CHAR and _MAKE_BLOCK, as a device node is a way around every path.
+# Never granted: _MAKE_CHAR and _MAKE_BLOCK, as a device node is a way around every path. And to
+# connect to a socket of somebody outside only where it is named.
 _WRITE = (
     _READ
-    | (_WRITE_FILE | _TRUNCATE | _IOCTL_DEVICE | _RESOLVE_SOCKET)
+    | (_WRITE_FILE | _TRUNCATE | _IOCTL_DEVICE)
     | (_MAKE | _REMOVE_DIR | _REMOVE_FILE | _REFER)
 )
 # The kernel takes a rule for a file only without what makes sense in folders alone.
@@ -71,22 +72,29 @@ def can_deny_tcp() -> bool:
     return abi() >= _TCP_FROM
 
 
+def can_deny_sockets() -> bool:
+    """Whether ``sockets`` of :func:`enter` does anything here."""
+    return abi() >= _SOCKETS_FROM
+
+
 def enter(
     readable: Sequence[str],
     writable: Sequence[str],
     *,
     listed: Sequence[str] = (),
+    sockets: Sequence[str] = (),
     scope: bool,
     tcp: bool | None = None,
 ) -> None:
     """From now on, and for all we start, only these files and what is below these folders.
 
     ``readable`` can be read and executed; in ``writable`` files can also be written, made, removed
-    and moved; of folders that are ``listed`` names can be read, and no more. With ``scope`` no
-    signal, and no connection to an abstract socket, leads out; with ``tcp=False`` no TCP port can
-    be bound or connected to. Both only where the machine can: ask :func:`can_scope` and
-    :func:`can_deny_tcp` when it matters. Only in a process of one thread, as a fork is: others stay
-    outside.
+    and moved; of folders that are ``listed`` names can be read, and no more. Of Unix sockets with a
+    path that somebody outside has bound, now or later, only these ``sockets`` can be connected to.
+    With ``scope`` no signal, and no connection to an abstract socket, leads out; with ``tcp=False``
+    no TCP port can be bound or connected to. The last three only where the machine can: ask
+    :func:`can_deny_sockets`, :func:`can_scope` and :func:`can_deny_tcp` when it matters. Only in a
+    process of one thread, as a fork is: others stay outside.
     """
     version = _version()
     files = _handled(version)
@@ -99,6 +107,8 @@ def enter(
             _allow(ruleset, path, _WRITE & files)
         for path in listed:
             _allow(ruleset, path, _READ_DIR)
+        for path in sockets if files & _RESOLVE_SOCKET else ():
+            _allow(ruleset, path, _RESOLVE_SOCKET)
         if _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
             raise _failure("prctl(PR_SET_NO_NEW_PRIVS)")
         if _libc.syscall(_RESTRICT_SELF, ruleset, 0) != 0:

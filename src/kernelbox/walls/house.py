@@ -68,8 +68,12 @@ def build(plan: Plan, ids: IdMap | None) -> None:
         _mount_in(source, target, ids, writable=writable)
     for path, target in plan.links:
         _link(path, target)
+    for path in plan.pinned:
+        _pin(path)
     for path in plan.masked:
         _cover(path)
+    for path in plan.sockets:
+        _shut(path)
     _make_proc()
     _make_dev(plan)
     _close_door(read_only=not plan.overlay)
@@ -224,15 +228,40 @@ def _make_dev(plan: Plan) -> None:
 def _cover(path: str) -> None:
     """Something is there, and it is empty."""
     target = _NEW + path
-    try:
-        kind = os.lstat(target).st_mode
-    except OSError:
-        return
+    kind = _kind(target)
     if stat.S_ISDIR(kind):
         options = "mode=0000,size=4096"
         calls.mount("tmpfs", target, "tmpfs", _OWN_MOUNT | calls.MS_RDONLY, options)
-    elif not stat.S_ISLNK(kind):
+    elif kind and not stat.S_ISLNK(kind):
         calls.bind(f"{_OLD}/dev/null", target)
+
+
+def _pin(path: str) -> None:
+    """What something is mounted on can be neither moved nor removed. It is what it was, but for
+    renaming into it and out of it, which is now from one mount to another."""
+    target = _NEW + path
+    if stat.S_ISDIR(_kind(target)):
+        calls.bind(target, target)
+
+
+def _shut(path: str) -> None:
+    """A socket of the host is nobody's to connect to. It may be gone by now, or be something else,
+    which is left as it is."""
+    target = _NEW + path
+    if stat.S_ISSOCK(_kind(target)):
+        try:
+            calls.bind(f"{_OLD}/dev/null", target)
+        except calls.StepFailed:
+            if stat.S_ISSOCK(_kind(target)):
+                raise
+
+
+def _kind(path: str) -> int:
+    """What is there, by its mode; 0: nothing."""
+    try:
+        return os.lstat(path).st_mode
+    except OSError:
+        return 0
 
 
 def _make_place(source: str, target: str) -> None:

@@ -12,6 +12,7 @@ import signal
 import struct
 
 from kernelbox.walls import kernelcalls
+from kernelbox.walls.kernelfiles import tell
 
 _OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442  # the same on every architecture
 _AT_FDCWD, _AT_EMPTY_PATH, _AT_RECURSIVE = -100, 0x1000, 0x8000
@@ -85,7 +86,7 @@ def _user_namespace(uid: int, others: str) -> tuple[int, int]:
             os._exit(1)
     try:
         for name in ("uid_map", "gid_map"):
-            kernelcalls.tell(f"/proc/{child}/{name}", f"0 {uid} 1\n{others}")
+            tell(f"/proc/{child}/{name}", f"0 {uid} 1\n{others}")
         namespace = os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
     except BaseException:
         os.kill(child, signal.SIGKILL)

@@ -71,15 +71,6 @@ def unshare(flags: int) -> None:
         raise _failed("leaving namespaces")
 
 
-def tell(path: str, words: str) -> None:
-    """Write to a file of the kernel's, in one call. (``open`` takes five times as long.)"""
-    file = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(file, words.encode())
-    finally:
-        os.close(file)
-
-
 def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
     words = [os.fsencode(word) for word in (source, target, kind, options)]
     if _libc.mount(words[0], words[1], words[2], ctypes.c_ulong(flags), words[3]) != 0:

@@ -18,7 +18,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from kernelbox.places import package_parent
-from kernelbox.walls import filelock, kernelcalls as calls, rlimits, seccomp, trees
+from kernelbox.walls import callfilters, filelock, kernelcalls as calls, rlimits, seccomp, trees
+from kernelbox.walls.bpf import Program
 from kernelbox.walls.ownfolder import PARTS
 from kernelbox.walls.plan import host_uid_for
 from kernelbox.walls.profiles import Profile
@@ -184,8 +185,8 @@ def enter(locks: Locks) -> None:
     seccomp.install(program())
 
 
-def program() -> seccomp.Program:
-    return seccomp.allow_list(sockets=False, namespaces=False, signals=filelock.can_scope())
+def program() -> Program:
+    return callfilters.allow_list(sockets=False, namespaces=False, signals=filelock.can_scope())
 
 
 def _become(uid: int) -> None:

@@ -47,6 +47,10 @@ class Plan:
     syscalls: str
     limits: Mapping[str, int]
     host_uid: int | None
+    sockets: tuple[str, ...] = ()
+    """Of the host, in what is shown: to be covered."""
+    pinned: tuple[str, ...] = ()
+    """Folders that cannot be moved, so that what is covered in them is found again next time."""
     trust: tuple[str, str] = ("", "")
     """The sandbox's own authority for certificates, in PEM, and the host's file of those that it
     trusts; empty where no TLS is ended."""
@@ -56,7 +60,8 @@ class Plan:
 
     @classmethod
     def from_wire(cls, values: Mapping[str, Any]) -> Plan:
-        lists = {name: tuple(values[name]) for name in ("shown", "masked", "allow", "trust")}
+        names = ("shown", "masked", "allow", "sockets", "pinned", "trust")
+        lists = {name: tuple(values[name]) for name in names}
         mounts = tuple((source, target, bool(rw)) for source, target, rw in values["mounts"])
         links = tuple((path, target) for path, target in values["links"])
         return cls(**{**values, **lists, "mounts": mounts, "links": links})
@@ -69,13 +74,16 @@ def plan_for(
     cwd: str,
     private: Iterable[str],
     host_uid: int | None,
+    sockets: Sequence[str] = (),
 ) -> tuple[Plan, list[str]]:
     """The plan, and what is to be noted. ``shown``: the trees of the interpreter; ``private``:
-    folders of ours that no sandbox may see."""
+    folders of ours that no sandbox may see; ``sockets``: those of the host that are known to be in
+    the trees, where these are not under an overlay, in which they would be other files."""
     notes: list[str] = []
     mounts: list[tuple[str, str, bool]] = []
     links: list[tuple[str, str]] = []
-    masked = list(private)
+    ours = list(private)
+    masked: list[str] = []
     inside_cwd = WORKSPACE
     home = os.path.realpath(os.path.expanduser("~"))
     if profile.home == "ro" and not os.path.isdir(home):
@@ -92,10 +100,20 @@ def plan_for(
     mounts = [(os.path.realpath(source), target, rw) for source, target, rw in mounts]
     if any(_shows(target, cwd) for _, target, _ in mounts):
         inside_cwd = cwd
+    ours += _seen_elsewhere(ours, mounts)
+    masked += ours
     masked += [os.path.join(target, ".kernelbox") for _, target, _ in mounts]
     masked += [os.path.join(tree, ".kernelbox") for tree in shown]
     # A folder of keys may be a link to another place that is shown.
     masked += [real for path in masked if (real := os.path.realpath(path)) != path]
+    masked = list(dict.fromkeys([*masked, *trees.PRIVATE]))
+    if profile.driver != "process":
+        sockets = ()  # gVisor connects nobody to the host's
+    elif mounts:
+        seen = [(source, target) for source, target, _ in mounts]
+        if profile.root == "readonly":
+            seen += [(tree, tree) for tree in (*shown, *trees.SYSTEM)]
+        sockets = _sockets(seen, masked, notes)
     limits = {
         name: value
         for name in ("open_files", "file_size")
@@ -108,7 +126,7 @@ def plan_for(
         overlay=profile.root == "overlay",
         mounts=tuple(mounts),
         links=tuple(links),
-        masked=tuple(dict.fromkeys([*masked, *trees.PRIVATE])),
+        masked=tuple(masked),
         scratch=profile.disk or 0,
         cwd=inside_cwd,
         network=profile.network,
@@ -116,6 +134,8 @@ def plan_for(
         syscalls=profile.syscalls,
         limits=limits,
         host_uid=host_uid,
+        sockets=tuple(sockets),
+        pinned=_above([*ours, *sockets], [to for _, to, rw in mounts if rw], masked),
     )
     return plan, notes
 
@@ -152,6 +172,53 @@ def _without_keys(home: str) -> tuple[list[str], list[tuple[str, str]]]:
             elif entry.is_dir() or entry.is_file():
                 shown.append(entry.path)
     return shown, links
+
+
+def _seen_elsewhere(paths: Iterable[str], mounts: Iterable[tuple[str, str, bool]]) -> list[str]:
+    """The places of these in mounts that are at other places than on the host."""
+    moved = [(source, target) for source, target, _ in mounts if source != target]
+    found = []
+    for real in {os.path.realpath(path) for path in paths if moved}:
+        for source, target in moved:
+            if trees.inside(real, [source]):
+                found.append(target + real.removeprefix(source))
+    return found
+
+
+def _above(
+    places: Iterable[str], writable: Sequence[str], masked: Sequence[str]
+) -> tuple[str, ...]:
+    """The folders that lead to these places from a mount that can be written to. Code could move
+    one of them with all that is in it, and put another in its stead; in this sandbox a cover moves
+    along, and the next would have it in the wrong place."""
+    found: dict[str, None] = {}
+    for place in places:
+        for target in writable:
+            if not trees.inside(place, [target]):
+                continue
+            folder, way = os.path.dirname(place), []
+            while folder != target and trees.inside(folder, [target]):
+                way.append(folder)
+                folder = os.path.dirname(folder)
+            found |= dict.fromkeys(each for each in reversed(way) if not trees.inside(each, masked))
+    return tuple(found)
+
+
+def _sockets(
+    seen: Sequence[tuple[str, str]], masked: Sequence[str], notes: list[str]
+) -> tuple[str, ...]:
+    """Where sockets of the host would be seen. Too many cannot be covered, and are refused."""
+    from kernelbox.walls import hostsockets  # most show no folder
+
+    found = hostsockets.find(seen, masked)
+    notes += found.notes
+    if len(found.places) > hostsockets.MOST:
+        raise BadInput(
+            f"the profile would show {len(found.places):,} Unix sockets of this machine to the "
+            f"sandbox, one of them at {found.places[0]!r}, and no more than {hostsockets.MOST:,} "
+            "can be covered: show it a smaller folder"
+        )
+    return found.places
 
 
 def _shows(target: str, path: str) -> bool:

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from kernelbox.errors import BadInput
-from kernelbox.walls.bindings import Secret, check_all, secrets_from
+from kernelbox.walls.bindings import Secret, secrets_from
 from kernelbox.walls.mounts import Mode, Mount, mounts_from
 from kernelbox.walls.patterns import EVERYWHERE, check_domain
 from kernelbox.walls.wording import GIB, MB, MIB, did_you_mean, shown, size_in_words
@@ -99,46 +99,24 @@ SIZES: Final[Mapping[str, int]] = MappingProxyType(
 )
 # Descriptors of our own have numbers up to 982, so that code that closes "all" of them misses them.
 COUNTS: Final[Mapping[str, int]] = MappingProxyType({"processes": 8, "open_files": 1024})
-_MOST = 2**62
-_MOST_CPUS = 4096
-_LONGEST_NAME = 128
+LONGEST_NAME = 128
 
-# What stands for "no wall here"; these and the driver `none` go together or not at all.
-_UNWALLED: Final = MappingProxyType(
-    {"network": "host", "cwd": "host", "home": "host", "root": "host", "scratch": "host"}
-)
-_INSTEAD: Final = MappingProxyType(
-    {
-        "network": "'on', 'raw' or 'off'",
-        "cwd": "'rw', 'ro' or 'none'",
-        "home": "'ro' or 'none'",
-        "root": "'overlay' or 'readonly'",
-        "scratch": "'private' or 'tmpfs'",
-    }
-)
+
+def is_name(value: object) -> bool:
+    if not isinstance(value, str) or not value.strip():
+        return False
+    return len(value) <= LONGEST_NAME and value.isprintable()
 
 
 def is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_share(value: object) -> bool:
-    return isinstance(value, float) and math.isfinite(value) and 0.01 <= value <= _MOST_CPUS
-
-
-def _are_texts(value: object) -> bool:
+def are_texts(value: object) -> bool:
     return isinstance(value, tuple) and all(isinstance(each, str) for each in value)
 
 
-def _are_mounts(value: object) -> bool:
-    return isinstance(value, tuple) and all(isinstance(each, Mount) for each in value)
-
-
-def _are_secrets(value: object) -> bool:
-    return isinstance(value, tuple) and all(isinstance(each, Secret) for each in value)
-
-
-def _as_float(number: Any) -> float:
+def as_float(number: Any) -> float:
     try:
         return float(number)
     except OverflowError:
@@ -188,13 +166,13 @@ class Profile:
         for field in ("allow", "mounts", "secrets"):
             if isinstance(value := getattr(self, field), list):
                 object.__setattr__(self, field, tuple(value))
-        if _are_texts(self.allow):
+        if are_texts(self.allow):
             allow = tuple(dict.fromkeys(each.lower() for each in self.allow))
             # Every domain of no network is none.
             allow = () if self.network != "on" and allow == EVERYWHERE else allow
             object.__setattr__(self, "allow", allow)
         if is_whole(self.cpus):
-            object.__setattr__(self, "cpus", _as_float(self.cpus))
+            object.__setattr__(self, "cpus", as_float(self.cpus))
 
     @property
     def walled(self) -> bool:
@@ -202,57 +180,9 @@ class Profile:
 
     def check(self) -> Profile:
         """Itself, or :class:`BadInput` that says which field takes what."""
-        if not _is_name(self.name):
-            raise BadInput(
-                f"the name of a profile takes up to {_LONGEST_NAME} printable characters, "
-                f"not {shown(self.name)}",
-                field="name",
-            )
-        for field, options in CHOICES.items():
-            value = getattr(self, field)
-            if not isinstance(value, str) or value not in options:
-                raise BadInput(
-                    f"{field} of a profile takes one of {', '.join(options)}; not {shown(value)}"
-                    f"{did_you_mean(value, options)}",
-                    field=field,
-                )
-        for field, least in (*SIZES.items(), *COUNTS.items()):
-            value = getattr(self, field)
-            if value is not None and not (is_whole(value) and least <= value <= _MOST):
-                of = " of bytes" if field in SIZES else ""
-                words = f" ({size_in_words(least)})" if field in SIZES else ""
-                raise BadInput(
-                    f"{field} of a profile takes a whole number{of} from {least}{words} on, or "
-                    f"None for no limit; not {shown(value)}",
-                    field=field,
-                )
-        if self.cpus is not None and not _is_share(self.cpus):
-            raise BadInput(
-                f"cpus of a profile takes a number from 0.01 to {_MOST_CPUS}, or None for no "
-                f"limit; not {shown(self.cpus)}",
-                field="cpus",
-            )
-        if not _are_texts(self.allow):
-            raise BadInput(
-                f"allow of a profile takes a list of domains, not {shown(self.allow)}",
-                field="allow",
-            )
-        for pattern in self.allow:
-            check_domain(pattern)
-        if not _are_mounts(self.mounts):
-            raise BadInput(
-                f"mounts of a profile takes a list of Mount(source, target, mode), "
-                f"not {shown(self.mounts)}",
-                field="mounts",
-            )
-        for mount in self.mounts:
-            mount.check()
-        if not _are_secrets(self.secrets):
-            raise BadInput(
-                "secrets of a profile takes a list of Secret(name, domain, file)", field="secrets"
-            )
-        _check_whole(self)
-        check_all(self.secrets, network=self.network, allow=self.allow)
+        from kernelbox.walls import profilechecks  # who says a name does not wait for it
+
+        profilechecks.check(self)
         return self
 
     def to_wire(self) -> dict[str, Any]:
@@ -309,7 +239,7 @@ class Profile:
         if not made.differences(self):
             return self
         changed = self.name if self.name.endswith(_CHANGED) else self.name + _CHANGED
-        return replace(made, name=changed[-_LONGEST_NAME:])
+        return replace(made, name=changed[-LONGEST_NAME:])
 
     def differences(self, other: Profile) -> dict[str, tuple[Any, Any]]:
         """Every field, other than the name, in which the two differ: mine and the other's."""
@@ -413,7 +343,7 @@ PROFILES: Final[Mapping[str, Profile]] = MappingProxyType(
 
 def named(name: str) -> Profile:
     """The profile of that name, or :class:`BadInput` that names those that exist."""
-    profile = PROFILES.get(name) if _is_name(name) else None
+    profile = PROFILES.get(name) if is_name(name) else None
     if profile is None:
         raise BadInput(
             f"there is no profile {shown(name)}{did_you_mean(name, PROFILES)}. There are "
@@ -460,77 +390,3 @@ def resolve(
 
 def _is_path(value: object) -> bool:
     return isinstance(value, str) and ("/" in value or value.endswith((".toml", ".json")))
-
-
-# --- what fits -----------------------------------------------------------------------------------
-
-
-def _check_whole(profile: Profile) -> None:
-    """What is right field by field and still makes no sense together."""
-    for field, value in _UNWALLED.items():
-        mine = getattr(profile, field)
-        if profile.walled and mine == value:
-            raise BadInput(
-                f"{field}={value!r} is for driver='none' only, and this profile has the driver "
-                f"{profile.driver!r}: say {_INSTEAD[field]}",
-                field=field,
-            )
-        if not profile.walled and mine != value:
-            raise BadInput(
-                f"{field}={mine!r} needs walls, and driver='none' has none: say driver='process', "
-                f"or {field}={value!r}",
-                field=field,
-            )
-    if not profile.walled and (profile.mounts or profile.syscalls != "all"):
-        field = "mounts" if profile.mounts else "syscalls"
-        raise BadInput(
-            f"{field} need walls, and driver='none' has none: say driver='process'", field=field
-        )
-    if profile.allow and profile.network == "raw":
-        raise BadInput(
-            "allow names domains, and with network='raw' code connects to addresses by itself: "
-            "which domain it means cannot be seen. Leave allow out, or say network='on'",
-            field="allow",
-        )
-    if profile.allow and profile.network != "on":
-        raise BadInput(
-            f"allow names domains, and the network is {profile.network!r}: say network='on' too",
-            field="allow",
-        )
-    if profile.network == "on" and not profile.allow:
-        raise BadInput(
-            "the network is 'on' and allow names no domain: name some, say allow=('*',) for all, "
-            "or network='off'",
-            field="allow",
-        )
-    # Another port is more than "*" says, which is 80 and 443.
-    idle = [each for each in profile.allow if ":" not in each and each != "*"]
-    if "*" in profile.allow and idle:
-        raise BadInput(
-            f"allow has '*', which is every domain, beside {shown(idle[0])}, which then limits "
-            f"nothing: leave out one or the other",
-            field="allow",
-        )
-    soft, hard = profile.soft_memory, profile.memory
-    if soft is not None and hard is not None and soft >= hard:
-        raise BadInput(
-            f"soft_memory ({size_in_words(soft)}) has to be below memory ({size_in_words(hard)}): "
-            f"at the first a cell gets a MemoryError, at the second it is killed",
-            field="soft_memory",
-        )
-    if profile.scratch == "tmpfs" and profile.disk is None:
-        raise BadInput(
-            "scratch='tmpfs' is memory, and has to be bounded: say how much by disk", field="disk"
-        )
-    targets = [mount.target for mount in profile.mounts]
-    for target in targets:
-        if targets.count(target) > 1:
-            raise BadInput(
-                f"two mounts have the target {target}: leave out one of them", field="mounts"
-            )
-
-
-def _is_name(value: object) -> bool:
-    if not isinstance(value, str) or not value.strip():
-        return False
-    return len(value) <= _LONGEST_NAME and value.isprintable()

@@ -142,6 +142,10 @@ class Family(Warden):
         environ = kernel.identity.environ
         return self._roster.start_bash(kernel.bash, kernel.scope, cwd=cwd, environ=environ)
 
+    def clear_out(self, pid: int) -> None:
+        if self._sandbox is not None and self.hands is None:
+            self._sandbox.clear_out(pid)
+
     def branch(self, kernel: Kernel, frame: Frame, reply: Reply) -> None:
         """Copy a live kernel; the copy becomes a kernel of its own under a new name."""
         Branching(self, kernel, frame, reply).start()

@@ -32,6 +32,8 @@ class Roster:
         self._starting: dict[int, PythonMember | BashMember] = {FIRST: first}
         self._members: dict[int, PythonMember | Parked] = {}
         self._shells: dict[int, BashMember] = {}
+        self._former: set[int] = set()
+        """Interpreters that have ended, and whose sessions may not have."""
         self.hands: Hands | None = None
         """Where pids mean something to the stub alone: who acts on them."""
         self.shares_pids = True
@@ -147,6 +149,8 @@ class Roster:
         if self.hands is not None:
             self.hands.ended(pid)
         if (python := self._members.pop(pid, None)) is not None:
+            if not self.shares_pids:
+                self._former.add(python.pid)
             python.exited(status, oom_kills=oom_kills(fresh=True) - python.oom_before)
         elif (shell := self._shells.pop(pid, None)) is not None:
             shell.exited(status)
@@ -158,6 +162,11 @@ class Roster:
         for member in self._members.values():
             if isinstance(member, PythonMember) and pid in (None, member.pid):
                 member.killed_by_us = why
+
+    def take_former(self) -> set[int]:
+        """Interpreters that have ended since this was last asked; a number may be another's now."""
+        former, self._former = self._former, set()
+        return former - {member.pid for member in (*self._members.values(), *self._shells.values())}
 
     def parked_pids(self) -> list[int]:
         return [member.pid for member in self._members.values() if isinstance(member, Parked)]

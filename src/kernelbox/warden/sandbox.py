@@ -128,6 +128,11 @@ class Sandbox:
             linux.kill_descendants(self._stub_pid, spare=self._roster.parked_pids())
         self._reactor.call_later(_LOOK_EVERY, self._look)
 
+    def clear_out(self, pid: int) -> None:
+        """End what the sessions of interpreters have left that are no members any more."""
+        sessions = {pid, *self._roster.take_former()}
+        self.walls.end_sessions(sessions, lambda: linux.descendants(self._stub_pid))
+
     # -- its end ----------------------------------------------------------------------------
 
     def end(self) -> None:

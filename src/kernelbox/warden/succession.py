@@ -71,7 +71,9 @@ class Succession:
     def restart(self, on_ready: Waiter) -> None:
         """End the interpreter and start a fresh one; what runs or waits is answered first."""
         kernel = self._kernel
+        pid = kernel.member.pid if kernel.member is not None else 0
         self._abandon(Loss("lost", "the kernel was restarted", "KernelRestarted"))
+        kernel.family.clear_out(pid)
         kernel.truth.told()  # the caller of restart knows
         kernel.bash.renew(None)
         kernel.travel.restarted()

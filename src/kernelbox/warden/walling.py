@@ -13,10 +13,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kernelbox.errors import Unsupported
+from kernelbox.inside import linux
 from kernelbox.installs.places import FamilyFolder, cache_root
-from kernelbox.places import package_parent
+from kernelbox.places import package_parent, served_homes
 from kernelbox.reactor import Reactor
-from kernelbox.walls import cgroups, gate, seccomp, trees, ways
+from kernelbox.walls import callfilters, cgroups, gate, seccomp, trees, ways
 from kernelbox.walls.drivers import cannot_enforce
 from kernelbox.walls.packages import shown_in
 from kernelbox.walls.plan import GATE_PORT, HOME, Plan, host_uid_for, plan_for
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from kernelbox.warden.strongbox import Strongbox
 
 _LONGEST_BACKLOG = 1 << 18
+_PATIENCE = 2.0
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -48,12 +50,24 @@ def _trees() -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(shown), tuple(notes)
 
 
+@functools.cache
+def _sockets_in_trees() -> tuple[str, ...]:
+    """Of the host: looked for here, so that nobody waits for it who is shown no folder."""
+    from kernelbox.walls import hostsockets
+
+    seen = [(tree, tree) for tree in (*_trees()[0], *trees.SYSTEM)]
+    return hostsockets.find(seen).places
+
+
 def prepare() -> None:
     """In the root, when nobody waits: what is the same for every sandbox."""
+    from kernelbox.walls import profilechecks  # noqa: F401 - and not in every fork
+
     _hierarchy()
     _trees()
+    _sockets_in_trees()
     if not seccomp.obstacle():
-        for program in (seccomp.deny_list(), seccomp.allow_list(sockets=True)):
+        for program in (callfilters.deny_list(), callfilters.allow_list(sockets=True)):
             assert program.packed  # now, and not in every sandbox
 
 
@@ -83,12 +97,16 @@ class Walls:
         shown, unseen = _trees()
         if self.way.kind == "locks":
             return self._lock_in(frame, shown=shown, unseen=unseen, private=private)
+        cwd = str(frame["cwd"])
+        if self.profile.cwd != "none" or self.profile.home != "none" or self.profile.mounts:
+            private = [*private, *other_homes(served_homes(), cwd)]
         plan, notes = plan_for(
             self.profile,
             shown=shown,
-            cwd=str(frame["cwd"]),
+            cwd=cwd,
             private=private,
             host_uid=host_uid_for(self._stub_pid),
+            sockets=_sockets_in_trees() if self.profile.root == "readonly" else (),
         )
         if packages is not None:
             plan = shown_in(plan, packages.path, hidden=packages.root)
@@ -207,6 +225,13 @@ class Walls:
             return f"too many processes: {allows} {self.profile.processes}"
         return None
 
+    def end_sessions(self, sessions: set[int], inside: Callable[[], Iterable[int]]) -> None:
+        """From outside, where no share of the processor is the sandbox's, and while nobody in it
+        can fork."""
+        sessions.discard(0)
+        with contextlib.nullcontext() if self._group is None else self._group.no_more_forks():
+            linux.kill_sessions(sessions, inside, patience=_PATIENCE)
+
     def oom_kills(self) -> int:
         return self._group.oom_kills() if self._group is not None else 0
 
@@ -251,7 +276,9 @@ class Walls:
         limit = self.profile.memory
         if self._group is not None or limit is None:
             return None
-        found = cgroups.Watcher(members, limit).over()
+        from kernelbox.walls.watcher import Watcher
+
+        found = Watcher(members, limit).over()
         if found is None:
             return None
         pid, size = found
@@ -266,7 +293,9 @@ class Walls:
         limit = self.profile.processes
         if self._group is not None or limit is None or self._locked is None or self._locked.alone:
             return ""
-        found = cgroups.Watcher(members, 0).processes_over(limit)
+        from kernelbox.walls.watcher import Watcher
+
+        found = Watcher(members, 0).processes_over(limit)
         if found is None:
             return ""
         return (
@@ -320,6 +349,21 @@ class Walls:
         if self.profile.cpus is not None:
             parts.append("the share of the processor is not limited")
         self.notes.append(f"limits without a control group: {', '.join(parts)} ({why})")
+
+
+def other_homes(homes: Iterable[tuple[str, str]], cwd: str) -> list[str]:
+    """What is hidden of homes that the sandbox's own keeper may not know of: each whole, if it has
+    a folder to itself; of one that the caller works in, only what is ours."""
+    found: list[str] = []
+    here = os.path.realpath(cwd)
+    for registry, runtime in homes:
+        folder = os.path.dirname(runtime)
+        if os.path.dirname(registry) == folder and not trees.inside(here, [folder]):
+            found.append(folder)
+        else:
+            ours = (path for path in (registry, runtime) if path)
+            found += [path for path in ours if not trees.inside(here, [path])]
+    return found
 
 
 def folder_for_packages(frame: Frame) -> FamilyFolder | None:

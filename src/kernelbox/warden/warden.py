@@ -95,6 +95,10 @@ class Warden(ABC):
     def _stub_said(self, frame: Frame) -> None:
         """The stub has started or reaped a member."""
 
+    def clear_out(self, pid: int) -> None:
+        """Whoever had this interpreter is restarted: behind walls, what it left goes with it."""
+        return
+
     def expect_copy(
         self,
         arrived: Callable[[Any], None],
