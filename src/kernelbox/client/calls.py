@@ -268,7 +268,16 @@ class Calls:
         finally:
             sessionfile.discard(draft)
 
-    def load(self, name: str, path: str, *, trust: bool = False) -> Call[KernelRecord]:
+    def load(
+        self,
+        name: str,
+        path: str,
+        *,
+        trust: bool = False,
+        profile: ProfileLike | None = None,
+        cwd: str | None = None,
+    ) -> Call[KernelRecord]:
+        """``profile`` and ``cwd`` are those that the file names, unless they are given."""
         from kernelbox.client import sessionfile
 
         check_name(name)
@@ -281,9 +290,10 @@ class Calls:
         )
         try:
             folder = opened.manifest["cwd"]
-            cwd = folder if isinstance(folder, str) and os.path.isdir(folder) else None
+            if cwd is None and isinstance(folder, str) and os.path.isdir(folder):
+                cwd = folder
             # What is in it runs as it is read: behind the walls that it was saved behind.
-            profile = opened.manifest.get("profile") or "open"
+            profile = profile or opened.manifest.get("profile") or "open"
             record = yield from self.get_or_create(name, cwd=cwd, profile=profile, fresh=True)
             request = {
                 "op": "load",
