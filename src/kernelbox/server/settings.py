@@ -124,7 +124,11 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     Variable(
         "KERNELBOX_HTTP_MAX_KERNELS", "max_kernels", "200", _count(1),
-        "Kernels that there may be, of each tenant if there are tenants",
+        "Kernels that there may be",
+    ),
+    Variable(
+        "KERNELBOX_HTTP_MAX_KERNELS_PER_TOKEN", "max_kernels_per_token", "50", _count(1),
+        "Kernels of one tenant",
     ),
     Variable(
         "KERNELBOX_HTTP_MOUNTS", "mounts", "", _MOUNTS,
@@ -144,7 +148,7 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     Variable(
         "KERNELBOX_HTTP_DATA_DIR", "data_dir", "", _PATH,
-        "Where saved sessions and tenants' folders are; default: server/ beside the registry",
+        "Where saved sessions are, each tenant's apart; default: server/ beside the registry",
     ),
 )  # fmt: skip
 
@@ -165,6 +169,7 @@ class ServerSettings:
     max_concurrency: int = 1000
     max_concurrency_per_token: int = 256
     max_kernels: int = 200
+    max_kernels_per_token: int = 50
     mounts: tuple[tuple[str, str], ...] = ()
     keep_alive: float = 15.0
     drain: float = 10.0
@@ -194,6 +199,11 @@ class ServerSettings:
                     f"the setting {variable.field} of the HTTP service takes {variable.kind.takes}",
                     field=variable.field,
                 )
+
+    def may_mount(self, source: str, mode: str) -> bool:
+        """Whether the operator lets a request mount a folder so."""
+        allowed = dict(self.mounts).get(source)
+        return allowed is not None and (mode == "ro" or allowed == "rw")
 
 
 def forget_secrets() -> None:
