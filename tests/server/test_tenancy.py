@@ -80,21 +80,60 @@ def test_settings_that_no_walls_make_good_are_refused_at_the_start(
         Tenancy(Settings(**settings), ServerSettings())
 
 
-def test_a_tenant_may_have_less_and_not_more(tmp_path: Path) -> None:
-    usual = tenancy()
+def test_a_tenant_may_have_less_than_the_default_and_not_more(tmp_path: Path) -> None:
+    usual, strict = tenancy(), tenancy("restrictive")
     roomy = tenancy(walls(tmp_path, "[resources]\nmemory = '2GiB'\nprocesses = 'none'\n"))
-    strict = tenancy("restrictive")
-    for name in ("restrictive", "moderate"):
-        for each in (usual, roomy, strict):
-            assert each.allowed(name) == PROFILES[name]
-    for most, wanted in ((512_000_000, usual), (2 << 30, roomy), (512_000_000, strict)):
-        assert wanted.allowed(Profile(memory=most)).memory == most
+    for each in (usual, roomy, strict):
+        assert each.allowed("restrictive") == PROFILES["restrictive"]
+    for each in (usual, roomy):
+        assert each.allowed("moderate") == PROFILES["moderate"]
+    with pytest.raises(Refused, match=r"memory may be 256,000,000 at most.*network may be 'off'"):
+        strict.allowed("moderate")
+    for most, each in ((512_000_000, usual), (2 << 30, roomy)):
+        assert each.allowed(Profile(memory=most)).memory == most
         for more in (most + 1, None):
             with pytest.raises(Refused, match="memory may be"):
-                wanted.allowed(Profile(memory=more))
+                each.allowed(Profile(memory=more))
     assert roomy.allowed(Profile(processes=None)).processes is None
-    with pytest.raises(Refused, match="network='raw' is for the operator to give"):
-        usual.allowed(Profile(network="raw"))
+    with pytest.raises(Refused, match="syscalls may be 'allow-list' only"):
+        strict.allowed(PROFILES["restrictive"].but(syscalls="deny-list"))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "fine"),
+    [
+        ({"network": "off", "allow": ()}, True),
+        ({"allow": ("pypi.org",)}, True),
+        ({"allow": ("a.example.com", "*.b.example.com", "*.example.com")}, True),
+        ({"allow": ("api.test:8443",)}, True),
+        ({"allow": ("*",)}, False),
+        ({"allow": ("example.com",)}, False),
+        ({"allow": ("evilexample.com",)}, False),
+        ({"allow": ("*.org",)}, False),
+        ({"allow": ("pypi.org", "files.pythonhosted.org")}, False),
+        ({"allow": ("pypi.org:8080",)}, False),
+        ({"allow": ("api.test",)}, False),
+        ({"network": "raw", "allow": ()}, False),
+    ],
+)
+def test_a_tenant_reaches_no_domains_but_those_of_the_default(
+    tmp_path: Path, wanted: dict[str, Any], fine: bool
+) -> None:
+    text = "[network]\nallow = ['pypi.org', '*.example.com', 'api.test:8443']\n"
+    listed = tenancy(walls(tmp_path, text))
+    if fine:
+        assert listed.allowed(Profile(**wanted)).network == wanted.get("network", "on")
+        return
+    with pytest.raises(Refused, match=r"domains that may be reached|network may be 'on'"):
+        listed.allowed(Profile(**wanted))
+
+
+def test_a_tenant_does_not_choose_a_weaker_driver_than_the_operators(tmp_path: Path) -> None:
+    guarded = tenancy(walls(tmp_path, "[security]\ndriver = 'gvisor'\n"))
+    assert guarded.allowed("restrictive").driver == "gvisor"
+    assert guarded.allowed(Profile(driver="process")).driver == "gvisor"
+    assert guarded.claimed(PROFILES["restrictive"].to_wire()).driver == "gvisor"
+    assert tenancy().allowed(Profile(driver="gvisor")).driver == "gvisor"
 
 
 def test_a_session_is_loaded_behind_walls_that_a_tenant_may_have() -> None:

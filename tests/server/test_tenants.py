@@ -837,8 +837,14 @@ def test_what_the_operator_allows_is_mounted_for_tenants_too(
         assert make(anna, "plain")["profile"] == "restrictive"
         mount = {"source": str(data), "target": "/data"}
         for refused in ({**mount, "mode": "rw"}, {**mount, "source": str(tmp_path)}):
-            reply = anna.post("/kernels", json={"name": "m", "profile": {"mounts": [refused]}})
+            profile = {"profile": "restrictive", "mounts": [refused]}
+            reply = anna.post("/kernels", json={"name": "m", "profile": profile})
             assert reply.status_code == 403
-        make(anna, "reads", profile={"network": "off", "mounts": [mount]})
+            assert "cannot be mounted" in reply.json()["message"]
+        # What the operator has set is the most that there is.
+        reply = anna.post("/kernels", json={"name": "m", "profile": "moderate"})
+        assert reply.status_code == 403
+        assert "the network may be 'off'" in reply.json()["message"]
+        make(anna, "reads", profile={"profile": "restrictive", "mounts": [mount]})
         assert value(anna, "reads", "open('/data/in.txt').read()") == "'hello'"
         anna.delete("/kernels")

@@ -93,7 +93,7 @@ class CreateKernel(_Body):
         default=None,
         description="The walls around it, by name or as an object; default: KERNELBOX_PROFILE. A "
         "tenant's kernel has some always: by default `moderate`, unless KERNELBOX_PROFILE names "
-        "walls, and none that show anything of the service's machine (403)",
+        "walls; less may be asked for, and what shows more, or lets more, is 403",
         examples=["restrictive", {"profile": "restrictive", "memory": 512 * 1024**2}],
     )
 

@@ -7,7 +7,7 @@ whichever door they ask; ``Guest`` makes no kernel without it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
 
 from kernelbox.config import Settings
 from kernelbox.errors import BadInput
@@ -16,7 +16,9 @@ from kernelbox.server.settings import ServerSettings
 from kernelbox.walls import kernelcalls, ways
 from kernelbox.walls.profiles import PROFILES, Profile, named, resolve, shown
 
-_BOUNDED = ("memory", "cpus", "processes", "open_files", "disk")
+_BOUNDED = ("memory", "cpus", "processes", "open_files", "file_size", "disk")
+_NETWORKS = ("off", "on", "raw")
+"""The one that reaches least first."""
 _VARIABLES = "KERNEL_"
 """How the variables begin that a tenant may give: gateway clients send these unasked."""
 
@@ -31,15 +33,14 @@ class Tenancy:
         self.obstacle = _obstacle()
         """Why there can be no kernels for tenants on this machine; empty if there can."""
         self.default = self._default(settings.profile)
-        """What a tenant gets who asks for no walls in particular."""
-        self._most = {field: _higher(self.default, field) for field in _BOUNDED}
+        """What a tenant gets who asks for no walls in particular, and the most that any gets."""
 
     def _default(self, wanted: str) -> Profile:
         profile = resolve(wanted)
         if not profile.walled:
             return PROFILES["moderate"]
         # The operator's own word, and still: it was perhaps meant for the operator's own code.
-        if words := self._reaches(profile, raw=True):
+        if words := self._reaches(profile):
             raise BadInput(
                 f"KERNELBOX_PROFILE={shown(wanted)} cannot be for tenants: {words}. Set it to "
                 "'moderate', 'restrictive' or a file with walls that show nothing of the host",
@@ -48,19 +49,19 @@ class Tenancy:
         return profile
 
     def allowed(self, wanted: str | Profile | None) -> Profile:
-        """The walls that are meant, if a tenant may have them; :class:`Refused` if not."""
+        """The walls that are meant, if a tenant may have them; :class:`Refused` if not. Who builds
+        them is for the operator to say."""
         if wanted is None:
             return self.default
         profile = named(wanted) if isinstance(wanted, str) else wanted.check()
-        raw = self.default.network == "raw"
-        if words := self._reaches(profile, raw=raw) or self._exceeds(profile):
+        if words := self._reaches(profile) or self._exceeds(profile):
             raise Refused(
                 403,
                 "NotAllowed",
                 f"a tenant's kernel cannot have the walls {shown(profile.name)}: {words}",
-                hint=f"leave profile out for {self.default.name!r}, or send it with less",
+                hint=f"leave profile out for {self.default.name!r}, or ask for less than that has",
             )
-        return profile
+        return replace(profile, driver="gvisor") if self.default.driver == "gvisor" else profile
 
     def claimed(self, values: object) -> Profile:
         """The walls for a session that says it was saved behind these, which may be a lie: those,
@@ -85,7 +86,7 @@ class Tenancy:
                 hint="set it in the first cell: os.environ[…] = …",
             )
 
-    def _reaches(self, profile: Profile, *, raw: bool) -> str:
+    def _reaches(self, profile: Profile) -> str:
         """What of the host could be reached behind such walls, in words; empty if nothing."""
         if not profile.walled:
             return "it has none, and code would have the rights of the service"
@@ -102,8 +103,6 @@ class Tenancy:
             found.append("secrets are those of the host")
         if profile.syscalls == "all":
             found.append("syscalls='all' takes the filter of system calls away")
-        if profile.network == "raw" and not raw:
-            found.append("network='raw' is for the operator to give")
         found += [
             f"{mount.source} ({mount.mode}) is not in KERNELBOX_HTTP_MOUNTS"
             for mount in profile.mounts
@@ -112,14 +111,33 @@ class Tenancy:
         return "; ".join(found)
 
     def _exceeds(self, profile: Profile) -> str:
-        """Which limits are higher than a tenant's may be."""
-        found = []
-        for field, most in self._most.items():
-            value = getattr(profile, field)
+        """What is more than the operator's walls let, in words; empty if nothing."""
+        default, found = self.default, []
+        for field in _BOUNDED:
+            most, value = getattr(default, field), getattr(profile, field)
             if most is not None and (value is None or value > most):
                 said = "no limit" if value is None else f"{value:,}"
                 found.append(f"{field} may be {most:,} at most, and is {said}")
+        if _NETWORKS.index(profile.network) > _NETWORKS.index(default.network):
+            found.append(f"the network may be {default.network!r}, and is {profile.network!r}")
+        elif default.network == "on":
+            found += [
+                f"{wanted} is not among the domains that may be reached"
+                for wanted in profile.allow
+                if not any(_covers(pattern, wanted) for pattern in default.allow)
+            ]
+        if default.syscalls == "allow-list" != profile.syscalls:
+            found.append("syscalls may be 'allow-list' only")
         return "; ".join(found)
+
+
+def _covers(pattern: str, wanted: str) -> bool:
+    """Whether one pattern means all domains that another means."""
+    name, _, port = pattern.partition(":")
+    other, _, others_port = wanted.partition(":")
+    if port != others_port:
+        return False
+    return name in ("*", other) or (name.startswith("*.") and other.endswith(name[1:]))
 
 
 def _check(settings: Settings) -> None:
@@ -148,9 +166,3 @@ def _obstacle() -> str:
         # are, those of other tenants among them.
         return f"user namespaces are closed here ({way.why}), and less is not enough for tenants"
     return ""
-
-
-def _higher(default: Profile, field: str) -> Any:
-    """A limit that both the operator's walls and the usual ones keep; None: there is none."""
-    limits = [getattr(each, field) for each in (default, PROFILES["moderate"])]
-    return None if None in limits else max(limits)
