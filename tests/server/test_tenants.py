@@ -8,6 +8,7 @@ import json
 import re
 import socket
 import struct
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -678,6 +679,57 @@ def test_saved_sessions_are_a_tenants_own(anna: httpx.Client, bert: httpx.Client
         assert value(http, "copy", "who") == f"'{word}'"
         for each in http.get("/saved").json()["saved"]:
             http.delete(f"/saved/{each['name']}")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"pieces": 1 << 39, "manifest": 2},
+        {"pieces": 0, "manifest": 1 << 39},
+        {"pieces": -1000, "manifest": 2},
+        {"pieces": "many", "manifest": None},
+        {"pieces": 1 << 41, "manifest": 2},
+    ],
+    ids=str,
+)
+def test_code_that_lies_about_what_it_saves_keeps_nobody_busy(
+    anna: httpx.Client, said: dict[str, Any]
+) -> None:
+    make(anna, "liar")
+    lie = (
+        "from kernelbox.inside import session\n"
+        "def dump(shell, file, whole=False):\n"
+        "    file.truncate(1 << 40)\n"
+        f"    return {said!r}\n"
+        "session.dump = dump"
+    )
+    assert run(anna, "liar", lie)["status"] == "success"
+    began = time.monotonic()
+    reply = anna.post("/kernels/liar/save", json={"name": "lie"})
+    assert (reply.status_code, reply.json()["error"]) == (409, "Unsupported"), reply.text
+    assert time.monotonic() - began < 30
+    assert anna.get("/saved").json()["saved"] == []
+
+
+def test_what_was_saved_is_out_of_reach_of_the_code_that_wrote_it(anna: httpx.Client) -> None:
+    make(anna, "keeps")
+    keep = (
+        "import os\nfrom kernelbox.inside import session\nx, kept = 6 * 7, []\n"
+        "def dump(shell, file, whole=False, truth=session.dump):\n"
+        "    kept.append(os.dup(file.fileno()))\n"
+        "    return truth(shell, file, whole=whole)\n"
+        "session.dump = dump"
+    )
+    assert run(anna, "keeps", keep)["status"] == "success"
+    saved = anna.post("/kernels/keeps/save", json={"name": "kept"})
+    assert saved.status_code == 201, saved.text
+    spoil = "os.pwrite(kept[0], b'KERNELBOX', 0), os.ftruncate(kept[0], 1 << 40)"
+    assert run(anna, "keeps", spoil)["status"] == "success"
+    (listed,) = anna.get("/saved").json()["saved"]
+    assert listed["size"] == saved.json()["size"]
+    assert anna.post("/saved/kept/load", json={"name": "again"}).status_code == 201
+    assert value(anna, "again", "x") == "42"
+    anna.delete("/saved/kept")
 
 
 # -- the rest of the service --------------------------------------------------------------------

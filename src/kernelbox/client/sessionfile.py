@@ -22,13 +22,14 @@ import tempfile
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from kernelbox.errors import BadInput
+from kernelbox.errors import BadInput, Unsupported
 from kernelbox.result import SaveReport
 
 _MAGIC = b"KERNELBOX SESSION 1\n"
 _SIZE = struct.Struct("!Q")
 _BLOCK = 1 << 20
 _MOST_CONTENTS = 64 << 20  # bytes: it is read whole
+_TIMES_MEMORY = 4  # pickled, nothing takes much more than it took before
 _SIGNATURE = 32
 _KEY_SIZE = 32
 
@@ -62,6 +63,46 @@ def begin(path: str) -> str:
 
 def finish(draft: str, path: str, facts: dict[str, Any], key: bytes) -> SaveReport:
     """Complete and sign a draft, and give it its name: the file is there whole or not at all."""
+    if facts.get("profile"):
+        draft = _apart(draft, path, facts)
+    try:
+        return _finish(draft, path, facts, key)
+    except BaseException:
+        discard(draft)
+        raise
+
+
+def _apart(draft: str, path: str, facts: dict[str, Any]) -> str:
+    """A copy of a draft that code behind walls has written. It may keep the draft open, and change
+    it when all is signed; and what it says of its size may be a lie, which would keep us busy."""
+    sizes = facts["pieces"], facts["manifest"]
+    if not all(type(each) is int and each >= 0 for each in sizes) or sizes[1] > _MOST_CONTENTS:
+        raise Unsupported("what the kernel says of its session makes no sense: it is not saved")
+    size = START + sum(sizes)
+    memory = facts["profile"].get("memory")
+    if memory is not None and size > _TIMES_MEMORY * memory + _MOST_CONTENTS:
+        raise Unsupported(
+            f"the kernel says that its session has {size:,} bytes, and its walls allow {memory:,} "
+            "of memory: it is not saved"
+        )
+    fd, copied = tempfile.mkstemp(prefix=".saving-", dir=os.path.dirname(path))
+    try:
+        with open(draft, "rb") as source, open(fd, "wb") as copy:
+            while size:
+                block = source.read(min(size, _BLOCK))
+                if not block:
+                    raise Unsupported(
+                        "the kernel has not written all that it says: it is not saved"
+                    )
+                copy.write(block)
+                size -= len(block)
+    except BaseException:
+        discard(copied)
+        raise
+    return copied
+
+
+def _finish(draft: str, path: str, facts: dict[str, Any], key: bytes) -> SaveReport:
     with open(draft, "r+b") as file:
         file.seek(START + facts["pieces"])
         manifest = json.loads(file.read(facts["manifest"]))
