@@ -15,6 +15,7 @@ from websockets.exceptions import InvalidStatus
 
 import kernelbox
 from kernelbox import Box
+from kernelbox.walls import ways
 
 DATE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 
@@ -275,11 +276,12 @@ def test_a_token_in_the_query_opens_jupyters_routes_only(guarded: Service) -> No
     assert reply.status_code == 401
 
 
+@pytest.mark.skipif(bool(ways.look().why), reason="not all walls can be had here")
 def test_tenants_see_their_own_kernels_only(start: Start, tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
     tokens.write_text("ann:a-token-of-some-length-1\nbob:a-token-of-some-length-2\n")
     tokens.chmod(0o600)
-    service = start(server={"tokens_file": str(tokens)}, allow_open_tenants=True)
+    service = start(server={"tokens_file": str(tokens)})
     ann = {"Authorization": "token a-token-of-some-length-1"}
     bob = {"Authorization": "token a-token-of-some-length-2"}
     made = service.http.post("/api/kernels", headers=ann, json={}).json()

@@ -20,7 +20,6 @@ def main() -> None:
     app = create_app(
         ServerSettings.from_environment(**server),
         settings=Settings.from_environment(**wanted.get("settings", {})),
-        allow_open_tenants=wanted.get("allow_open_tenants", False),
     )
     run_app(app, wanted.get("host", "127.0.0.1"), 0, **wanted.get("run", {}))
 

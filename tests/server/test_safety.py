@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -232,148 +231,7 @@ def test_names_and_origins_are_taken_apart() -> None:
     assert not is_same_origin("null", "null")
 
 
-# -- tenants ------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def tenants(shared_start: Start, tmp_path_factory: pytest.TempPathFactory) -> Service:
-    path = tmp_path_factory.mktemp("tokens") / "tokens"
-    path.write_text("# two of them\nanna:token-of-anna\nbert:token-of-bert\n")
-    path.chmod(0o600)
-    return shared_start(
-        server={"tokens_file": str(path), "max_concurrency_per_token": 3, "max_kernels": 4},
-        allow_open_tenants=True,
-    )
-
-
-def test_tenants_get_no_kernels_without_walls(shared_start: Start, tmp_path: Path) -> None:
-    path = tmp_path / "tokens.json"
-    path.write_text('{"anna": "token-of-anna"}')
-    path.chmod(0o600)
-    service = shared_start(server={"tokens_file": str(path)})
-    with service.client("token-of-anna") as http:
-        for path_, body in (
-            ("/kernels", {"name": "mine"}),
-            ("/sessions/mine", {}),
-            ("/sessions/mine/execute", {"code": "1"}),
-        ):
-            reply = http.post(path_, json=body)
-            assert (reply.status_code, reply.json()["error"]) == (403, "WallsMissing")
-        assert http.get("/kernels").json() == {"kernels": []}
-
-
-def test_tenants_do_not_see_each_others_kernels(service: Service, tenants: Service) -> None:
-    service.execute("operators", "1")
-    with tenants.client("token-of-anna") as anna, tenants.client("token-of-bert") as bert:
-        hers = anna.post("/kernels", json={"name": "own"}).json()
-        his = bert.post("/kernels", json={"name": "own"}).json()
-        assert hers["name"] == his["name"] == "own"
-        assert hers["kernel_id"] != his["kernel_id"]
-        anna.post("/kernels/own/execute", json={"code": "secret = 'of anna'"})
-        assert [one["name"] for one in bert.get("/kernels").json()["kernels"]] == ["own"]
-        nosy = bert.post("/kernels/own/execute", json={"code": "secret"}).json()
-        assert nosy["error"]["ename"] == "NameError"
-
-        result = anna.post("/kernels/own/execute", json={"code": "print(1)"}).json()
-        hers_by = (hers["kernel_id"], "anna::own", "operators")
-        for key in hers_by:
-            for method, path, body in (
-                ("GET", "", None),
-                ("POST", "/execute", {"code": "1"}),
-                ("POST", "/execute/retry", {"code": "1"}),
-                ("POST", "/interrupt", None),
-                ("POST", "/restart", None),
-                ("POST", "/branch", {"name": "stolen"}),
-                ("POST", "/checkpoint", None),
-                ("GET", "/checkpoints", None),
-                ("POST", "/rewind", {"checkpoint": "x"}),
-                ("POST", "/undo", None),
-                ("POST", "/save", None),
-                ("POST", "/complete", {"code": "s"}),
-                ("GET", "/files", None),
-                ("GET", "/files/a", None),
-                ("PUT", "/files/a", None),
-                ("DELETE", "/files/a", None),
-                ("GET", f"/executions/{result['execution_id']}/output", None),
-                ("GET", f"/executions/{result['execution_id']}/output?search=1", None),
-                ("GET", f"/executions/{result['execution_id']}/events", None),
-                ("POST", f"/executions/{result['execution_id']}/cancel", None),
-                ("DELETE", "", None),
-            ):
-                reply = bert.request(method, f"/kernels/{key}{path}", json=body)
-                assert reply.status_code == 404, (method, path, reply.text)
-                assert "anna::" not in reply.text.replace(key, "")
-                assert "operators" not in reply.text.replace(key, "")
-        reply = bert.post("/kernels", json={"template": hers["kernel_id"]})
-        assert reply.status_code == 404
-        stream = {"accept": "text/event-stream"}
-        reply = bert.post(
-            f"/kernels/{hers['kernel_id']}/execute", json={"code": "1"}, headers=stream
-        )
-        assert reply.status_code == 404
-
-        assert anna.get("/kernels/own").json()["kernel"]["epoch"] == 1
-        assert bert.delete("/kernels").json()["destroyed"] == [his["kernel_id"]]
-        assert anna.get(f"/kernels/{hers['kernel_id']}").json()["alive"]
-        assert anna.delete("/kernels/own").json() == {"destroyed": True}
-
-
-def test_tenants_have_files_and_keys_of_their_own(tenants: Service) -> None:
-    with tenants.client("token-of-anna") as anna, tenants.client("token-of-bert") as bert:
-        for http, word in ((anna, "anna"), (bert, "bert")):
-            http.post("/sessions/desk")
-            assert http.put("/kernels/desk/files/note", content=word.encode()).status_code == 201
-            http.post("/kernels/desk/execute", json={"code": f"who = '{word}'"})
-            http.post("/kernels/desk/save", json={"name": "desk"})
-        for http, word in ((anna, "anna"), (bert, "bert")):
-            assert http.get("/kernels/desk/files/note").text == word
-            reply = http.post(
-                "/kernels/desk/execute",
-                json={"code": f"'{word}'"},
-                headers={"idempotency-key": "same"},
-            )
-            assert reply.json()["return_value"] == f"'{word}'"
-            assert http.post("/saved/desk/load", json={"name": "copy"}).status_code == 201
-            reply = http.post("/kernels/copy/execute", json={"code": "who"})
-            assert reply.json()["return_value"] == f"'{word}'"
-            refused = http.post("/kernels", json={"cwd": "/"})
-            assert (refused.status_code, refused.json()["error"]) == (403, "NotAllowed")
-            http.delete("/kernels")
-
-
-def test_a_folder_stays_while_a_kernel_of_the_tenant_lives_there(tenants: Service) -> None:
-    with tenants.client("token-of-anna") as anna:
-        anna.post("/kernels", json={"name": "root"})
-        assert anna.post("/kernels/root/branch", json={"name": "twin"}).status_code == 201
-        assert anna.put("/kernels/root/files/precious", content=b"data").status_code == 201
-        folder = Path(anna.get("/kernels/twin").json()["cwd"])
-        assert anna.delete("/kernels/root").json() == {"destroyed": True}
-        assert anna.get("/kernels/twin/files/precious").content == b"data"
-        assert anna.delete("/kernels/twin").json() == {"destroyed": True}
-        assert not folder.exists()
-
-
-def test_a_refused_kernel_leaves_no_folder(tenants: Service) -> None:
-    with tenants.client("token-of-anna") as anna:
-        refused = anna.post("/kernels", json={"name": "never", "template": "no-such-kernel"})
-        assert refused.status_code == 404
-        anna.post("/kernels", json={"name": "is-there"})
-        folders = Path(anna.get("/kernels/is-there").json()["cwd"]).parent
-        assert "never" not in os.listdir(folders)
-        anna.delete("/kernels")
-        assert os.listdir(folders) == []
-
-
-def test_metrics_tell_a_tenant_nothing_of_others(service: Service, tenants: Service) -> None:
-    service.execute("operators", "1")
-    with tenants.client("token-of-anna") as anna, tenants.client("token-of-bert") as bert:
-        anna.post("/sessions/counted")
-        assert "kernelbox_kernels 1\n" in anna.get("/metrics").text
-        seen = bert.get("/metrics").text
-        assert "kernelbox_kernels 0\n" in seen
-        assert "route" not in seen
-        assert "running" not in seen
-        anna.delete("/kernels")
+# -- the file of tenants (what they get is in test_tenants.py) ------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -477,33 +335,19 @@ def test_too_many_requests_at_once(
         line.close()
 
 
-def test_too_many_requests_of_one_tenant(
-    tenants: Service, held: Callable[[Service, str, str], socket.socket]
-) -> None:
-    with tenants.client("token-of-anna") as anna, tenants.client("token-of-bert") as bert:
-        anna.post("/sessions/busy")
-        lines = [held(tenants, "busy", "token-of-anna") for _ in range(3)]
-        reply = anna.get("/kernels")
-        assert (reply.status_code, reply.json()["error"]) == (429, "TooManyRequests")
-        assert bert.get("/kernels").status_code == 200
-        for line in lines:
-            line.close()
-
-
-def test_too_many_kernels(tenants: Service) -> None:
-    with tenants.client("token-of-bert") as bert:
-        bert.delete("/kernels")
-        for name in ("k1", "k2", "k3", "k4"):
-            assert bert.post("/kernels", json={"name": name}).status_code == 201
-        for path, body in (
-            ("/kernels", {"name": "k5"}),
-            ("/sessions/k5/execute", {"code": "1"}),
-            ("/kernels/k1/branch", {"name": "k5"}),
-        ):
-            reply = bert.post(path, json=body)
-            assert (reply.status_code, reply.json()["error"]) == (429, "TooManyKernels")
-        assert bert.post("/sessions/k4").status_code == 200  # it is there already
-        bert.delete("/kernels")
+def test_too_many_kernels(shared_start: Start, service: Service) -> None:
+    service.execute("anchor", "1")
+    there = len(service.http.get("/kernels").json()["kernels"])
+    full = shared_start(server={"max_kernels": there})
+    for path, body in (
+        ("/kernels", {"name": "one-more"}),
+        ("/sessions/one-more/execute", {"code": "1"}),
+        ("/kernels/anchor/branch", {"name": "one-more"}),
+    ):
+        reply = full.http.post(path, json=body)
+        assert (reply.status_code, reply.json()["error"]) == (429, "TooManyKernels")
+        assert f"there are {there} kernels" in reply.json()["message"]
+    assert full.http.post("/sessions/anchor").status_code == 200  # it is there already
 
 
 def test_a_pattern_that_takes_for_ever_delays_nobody(shared_start: Start) -> None:

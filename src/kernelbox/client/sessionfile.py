@@ -22,13 +22,14 @@ import tempfile
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from kernelbox.errors import BadInput
+from kernelbox.errors import BadInput, Unsupported
 from kernelbox.result import SaveReport
 
 _MAGIC = b"KERNELBOX SESSION 1\n"
 _SIZE = struct.Struct("!Q")
 _BLOCK = 1 << 20
 _MOST_CONTENTS = 64 << 20  # bytes: it is read whole
+_TIMES_MEMORY = 4  # pickled, nothing takes much more than it took before
 _SIGNATURE = 32
 _KEY_SIZE = 32
 
@@ -62,6 +63,46 @@ def begin(path: str) -> str:
 
 def finish(draft: str, path: str, facts: dict[str, Any], key: bytes) -> SaveReport:
     """Complete and sign a draft, and give it its name: the file is there whole or not at all."""
+    if facts.get("profile"):
+        draft = _apart(draft, path, facts)
+    try:
+        return _finish(draft, path, facts, key)
+    except BaseException:
+        discard(draft)
+        raise
+
+
+def _apart(draft: str, path: str, facts: dict[str, Any]) -> str:
+    """A copy of a draft that code behind walls has written. It may keep the draft open, and change
+    it when all is signed; and what it says of its size may be a lie, which would keep us busy."""
+    sizes = facts["pieces"], facts["manifest"]
+    if not all(type(each) is int and each >= 0 for each in sizes) or sizes[1] > _MOST_CONTENTS:
+        raise Unsupported("what the kernel says of its session makes no sense: it is not saved")
+    size = START + sum(sizes)
+    memory = facts["profile"].get("memory")
+    if memory is not None and size > _TIMES_MEMORY * memory + _MOST_CONTENTS:
+        raise Unsupported(
+            f"the kernel says that its session has {size:,} bytes, and its walls allow {memory:,} "
+            "of memory: it is not saved"
+        )
+    fd, copied = tempfile.mkstemp(prefix=".saving-", dir=os.path.dirname(path))
+    try:
+        with open(draft, "rb") as source, open(fd, "wb") as copy:
+            while size:
+                block = source.read(min(size, _BLOCK))
+                if not block:
+                    raise Unsupported(
+                        "the kernel has not written all that it says: it is not saved"
+                    )
+                copy.write(block)
+                size -= len(block)
+    except BaseException:
+        discard(copied)
+        raise
+    return copied
+
+
+def _finish(draft: str, path: str, facts: dict[str, Any], key: bytes) -> SaveReport:
     with open(draft, "r+b") as file:
         file.seek(START + facts["pieces"])
         manifest = json.loads(file.read(facts["manifest"]))
@@ -107,19 +148,31 @@ def open_checked(path: str, folder: str, key: bytes, *, trust: bool) -> Opened:
         raise BadInput(f"{path!r} cannot be read: {error.strerror}") from None
 
 
+def claimed_profile(path: str) -> Any:
+    """The walls that a file says it was saved behind. Nothing of it is checked: who wants to know
+    takes it for a wish."""
+    try:
+        with open(path, "rb") as file:
+            pieces, contents = _sizes(path, file.read(START))
+            if contents > _MOST_CONTENTS:
+                raise _too_much(path, contents)
+            file.seek(START + pieces)
+            return _contents(path, file.read(contents)).get("profile")
+    except RecursionError:
+        raise BadInput(f"{path!r} is damaged: its list of contents cannot be read") from None
+    except (OSError, OverflowError) as error:
+        raise BadInput(f"{path!r} cannot be read: {error}") from None
+
+
 def _check(path: str, file: BinaryIO, folder: str, key: bytes, *, trust: bool) -> Opened:
     total = os.fstat(file.fileno()).st_size
     head = file.read(START)
-    if not head.startswith(_MAGIC[: len(head)]) or not head:
-        raise BadInput(f"{path!r} is not a saved session of KernelBox")
-    if len(head) < START:
-        raise _truncated(path)
-    pieces, contents = (_SIZE.unpack_from(head, len(_MAGIC) + at)[0] for at in (0, _SIZE.size))
+    pieces, contents = _sizes(path, head)
     size = pieces + contents
     if START + size + _SIGNATURE != total:
         raise _truncated(path)
     if contents > _MOST_CONTENTS:
-        raise BadInput(f"{path!r} has a table of contents of {contents:,} bytes, which is too much")
+        raise _too_much(path, contents)
     os.makedirs(folder, mode=0o700, exist_ok=True)
     fd, payload = tempfile.mkstemp(prefix=".loading-", dir=folder)
     signature = hmac.new(key, head, digestmod="sha256")
@@ -144,6 +197,19 @@ def _check(path: str, file: BinaryIO, folder: str, key: bytes, *, trust: bool) -
         discard(payload)
         raise
     return Opened(manifest, payload, pieces, size)
+
+
+def _sizes(path: str, head: bytes) -> tuple[int, int]:
+    """Of the pieces, and of the manifest."""
+    if not head.startswith(_MAGIC[: len(head)]) or not head:
+        raise BadInput(f"{path!r} is not a saved session of KernelBox")
+    if len(head) < START:
+        raise _truncated(path)
+    return _SIZE.unpack_from(head, len(_MAGIC))[0], _SIZE.unpack_from(head, START - _SIZE.size)[0]
+
+
+def _too_much(path: str, contents: int) -> BadInput:
+    return BadInput(f"{path!r} has a table of contents of {contents:,} bytes, which is too much")
 
 
 def _contents(path: str, encoded: bytes) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import os
 from kernelbox.client import creating, kernels, sessionfile
 from kernelbox.client.calls import Calls
 from kernelbox.client.effects import Call, Work
-from kernelbox.client.meaning import KernelLike
+from kernelbox.client.meaning import KernelLike, ProfileLike
 from kernelbox.config.checks import check_flag, check_name
 from kernelbox.errors import BadInput, in_short
 from kernelbox.result import KernelRecord, SaveReport
@@ -27,7 +27,16 @@ def save(calls: Calls, kernel: KernelLike, path: str) -> Call[SaveReport]:
         sessionfile.discard(draft)
 
 
-def load(calls: Calls, name: str, path: str, *, trust: bool) -> Call[KernelRecord]:
+def load(
+    calls: Calls,
+    name: str,
+    path: str,
+    *,
+    trust: bool,
+    profile: ProfileLike | None = None,
+    cwd: str | None = None,
+) -> Call[KernelRecord]:
+    """``profile`` and ``cwd`` are those that the file names, unless they are given."""
     check_name(name)
     check_flag("trust", trust)
     whole = os.path.abspath(os.path.expanduser(_check_path(path)))
@@ -37,16 +46,24 @@ def load(calls: Calls, name: str, path: str, *, trust: bool) -> Call[KernelRecor
         lambda: sessionfile.open_checked(whole, runtime, key, trust=trust)
     )
     try:
-        return (yield from _load(calls, name, opened))
+        return (yield from _load(calls, name, opened, profile=profile, cwd=cwd))
     finally:
         sessionfile.discard(opened.payload)
 
 
-def _load(calls: Calls, name: str, opened: sessionfile.Opened) -> Call[KernelRecord]:
+def _load(
+    calls: Calls,
+    name: str,
+    opened: sessionfile.Opened,
+    *,
+    profile: ProfileLike | None,
+    cwd: str | None,
+) -> Call[KernelRecord]:
     folder = opened.manifest["cwd"]
-    cwd = folder if isinstance(folder, str) and os.path.isdir(folder) else None
+    if cwd is None and isinstance(folder, str) and os.path.isdir(folder):
+        cwd = folder
     # What is in it runs as it is read: behind the walls that it was saved behind.
-    profile = opened.manifest.get("profile") or "open"
+    profile = profile or opened.manifest.get("profile") or "open"
     record = yield from creating.get_or_create(calls, name, cwd=cwd, profile=profile, fresh=True)
     request = {
         "op": "load",

@@ -37,7 +37,7 @@ def create_app(
     """An app for :func:`kernelbox.server.run.run_app`; the same door as the whole service's.
     ``env`` is for its kernels."""
     tokens = read_tokens(server)
-    reception = Reception(settings, server, tenants=tokens.tenants, walls=False)
+    reception = Reception(settings, server)
     reception.env = env or {}
     routes = [*jupyter.ROUTES, *router.routes]
 

@@ -24,31 +24,27 @@ from kernelbox.server.routes import ROUTERS, executions
 from kernelbox.server.running import Gone
 from kernelbox.server.safety import PUBLIC, Safety
 from kernelbox.server.settings import ServerSettings, forget_secrets
+from kernelbox.server.tenancy import Tenancy
 from kernelbox.server.tokens import read_tokens
 
 _SUMMARY = "Persistent Python kernels for agents, over HTTP."
 _DESCRIPTION = """
 Kernels keep their variables between requests, can be branched and rewound, and tell the truth about
 their state. `{kernel}` is a kernel's id or name. Code that fails is a *result* (200); errors of the
-service have one shape: `{"error", "message", "hint"?, "details"}`.
+service have one shape: `{"error", "message", "hint"?, "details"}`. Where tenants have a token each,
+names are a tenant's own, nobody hears of others' kernels, and every kernel is behind walls.
 """
 
 
 def create_app(
-    server: ServerSettings | None = None,
-    *,
-    settings: Settings | None = None,
-    allow_open_tenants: bool = False,
+    server: ServerSettings | None = None, *, settings: Settings | None = None
 ) -> FastAPI:
-    """A service for the home that ``settings`` mean; both settings default to the environment.
-
-    ``allow_open_tenants`` makes kernels for tenants although nothing keeps the code of one from the
-    files of another: for tests of the rest, and for nothing else.
-    """
+    """A service for the home that ``settings`` mean; both settings default to the environment."""
     server = server or ServerSettings.from_environment()
     settings = settings or Settings.from_environment()
     tokens = read_tokens(server)
-    reception = Reception(settings, server, tenants=tokens.tenants, walls=allow_open_tenants)
+    tenancy = Tenancy(settings, server) if tokens.tenants else None
+    reception = Reception(settings, server, tenancy=tenancy)
     numbers, traces = Numbers(), Traces()
     routes = [route for router in (*ROUTERS, pages.router) for route in router.routes]
     routes += jupyter.ROUTES

@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match
+from starlette.websockets import WebSocket
 
 from kernelbox.errors import (
     BadInput,
@@ -61,7 +62,7 @@ _HINTS: dict[str, str] = {
 MEANINGS: dict[int, str] = {
     400: "The body cannot be read",
     401: "The token is missing or wrong",
-    403: "Refused: a foreign Host or Origin, or a place that is not yours",
+    403: "Refused: a foreign Host or Origin, a place that is not yours, walls that are not enough",
     404: "There is no such thing",
     405: "This path does not know the method",
     408: "The body took too long to arrive",
@@ -124,6 +125,14 @@ def status_of(error: BoxError) -> int:
         if cls in STATUSES:
             return STATUSES[cls]
     return 500
+
+
+async def turn_away(socket: WebSocket, refusal: Refused) -> None:
+    """Refuse a WebSocket before it is one: by a status, where the server can."""
+    if "websocket.http.response" in socket.scope.get("extensions", {}):
+        await socket.send_denial_response(refusal.response())
+    else:
+        await socket.close(1008, refusal.error)
 
 
 def failure_content(

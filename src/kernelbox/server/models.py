@@ -81,14 +81,18 @@ class CreateKernel(_Body):
         min_length=1,
         max_length=4000,
         pattern=r"^[^\x00]*$",
-        description="The folder that it starts in; default: the service's",
+        description="The folder that it starts in; default: the service's. Not for tenants",
     )
     template: str | None = Field(
-        default=None, min_length=1, description="A live kernel to copy, by id or name"
+        default=None,
+        min_length=1,
+        description="A live kernel to copy, by id or name; none that has walls",
     )
     profile: Walls | None = Field(
         default=None,
-        description="The walls around it, by name or as an object; default: KERNELBOX_PROFILE",
+        description="The walls around it, by name or as an object; default: KERNELBOX_PROFILE. A "
+        "tenant's kernel has some always: by default `moderate`, unless KERNELBOX_PROFILE names "
+        "walls; less may be asked for, and what shows more, or lets more, is 403",
         examples=["restrictive", {"profile": "restrictive", "memory": 512 * 1024**2}],
     )
 
@@ -182,7 +186,8 @@ class Load(_Body):
     name: Name = Field(description="The name of the new kernel")
     trust: bool = Field(
         default=False,
-        description="Load it although another home saved it: that runs code which is in it",
+        description="Load it although another home saved it: that runs code which is in it, behind "
+        "the walls that it was saved behind, as far as a tenant may have them",
     )
 
 

@@ -1,99 +1,57 @@
 """Reception: what all requests share, and the kernels as each guest may see them.
 
 Where there are tenants, a kernel is called ``tenant::name`` in the home. A guest never hears of the
-prefix, nor of anybody else's kernels: names get it on the way in and lose it on the way out.
+prefix, nor of anybody else's kernels: names get it on the way in and lose it on the way out. And a
+tenant's kernel has walls: one without is not theirs, whatever it is called.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import os
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from starlette.requests import HTTPConnection
 
-from kernelbox.async_box import AsyncBox
 from kernelbox.config import Settings
-from kernelbox.errors import BoxError, KernelNotFound
+from kernelbox.errors import BoxError, KernelNotFound, Unsupported
 from kernelbox.keeper.home import locate
 from kernelbox.result import KernelRecord
 from kernelbox.server.errors import Refused, content_of
 from kernelbox.server.folder import Start
 from kernelbox.server.jupyter.lines import Lines
+from kernelbox.server.servicebox import ServiceBox
 from kernelbox.server.settings import ServerSettings
+from kernelbox.server.underway import Underway, going_away
+
+if TYPE_CHECKING:
+    from kernelbox.server.tenancy import Tenancy
+    from kernelbox.walls.profiles import Profile
 
 _BETWEEN = "::"
 _ID = re.compile(r"[0-9a-f]{8,}(-[0-9a-f]+)*")
-_MOST_REMEMBERED = 10_000
-_T = TypeVar("_T")
-
-
-def going_away() -> Refused:
-    """What clients are told for whom there is no time left."""
-    return Refused(
-        503,
-        "GoingAway",
-        "the service ends; a cell that was to go on goes on without it",
-        hint="come back to it by its execution id, or send the same Idempotency-Key again",
-        headers={"retry-after": "5"},
-    )
-
-
-@dataclass(slots=True, eq=False)
-class Underway:
-    """An execution that a client waits for; what comes of it is awaited with :meth:`heard`."""
-
-    kernel: str
-    execution_id: str
-    on_disconnect: str
-    _listener: asyncio.Task[Any] | None = None
-    _over: bool = False
-
-    async def heard(self, news: Callable[[], Awaitable[_T]]) -> _T:
-        """What is to come, unless :meth:`leave` is called first: then :func:`going_away`."""
-        if self._over:
-            raise going_away()
-        listener = self._listener = asyncio.current_task()
-        assert listener is not None
-        try:
-            return await news()
-        except asyncio.CancelledError:
-            # Somebody else may want this task to end, too.
-            if not self._was_left() or listener.uncancel() > 0:
-                raise
-            raise going_away() from None
-        finally:
-            self._listener = None
-
-    def _was_left(self) -> bool:
-        return self._over
-
-    def leave(self) -> None:
-        """Let go of it; what becomes of the cell is what was asked for."""
-        if not self._over:
-            self._over = True
-            if self._listener is not None:
-                self._listener.cancel()
+_NOWHERE = "/"
+"""Where a tenant's kernel starts on the host; its walls do not show it."""
 
 
 class Reception:
     """One per app: the box, what runs, and what is being made."""
 
     def __init__(
-        self, settings: Settings, server: ServerSettings, *, tenants: bool, walls: bool
+        self, settings: Settings, server: ServerSettings, *, tenancy: Tenancy | None = None
     ) -> None:
-        """``walls``: whether kernels of tenants are kept apart, without which none are made."""
+        """``tenancy``: which kernels tenants may have; without it, they get none."""
         self.settings = settings
         self.server = server
-        self.tenants = tenants
-        self.walls = walls
-        self.box = AsyncBox(settings)
+        self.tenancy = tenancy
+        self.box = ServiceBox(settings)
         self.lines = Lines()
         self.sessions: dict[str, dict[str, Any]] = {}
         """Which document uses which kernel, as Jupyter clients told us."""
@@ -104,13 +62,11 @@ class Reception:
         self.ending = False
         """The service was told to end: what runs has some time left, and nothing else begins."""
         self.making: set[str] = set()
-        self.searches = asyncio.Semaphore(os.cpu_count() or 1)
-        """A search keeps a processor busy; more at once would only take longer."""
+        self._turns: dict[str | None, asyncio.Semaphore] = {}
         self.chosen_ids: dict[tuple[str, str], str] = {}
         """Under which id a kernel runs what came with a key, where the client chose that id."""
         self.starts: dict[tuple[str, int], Start] = {}
         """Where kernels, by id and epoch, were when their files were first asked for."""
-        self._names: dict[str, str] = {}
 
     @property
     def home(self) -> str:
@@ -169,14 +125,29 @@ class Reception:
         finally:
             self.underway.discard(execution)
 
-    async def name_of(self, kernel_id: str) -> str | None:
-        """The name of the kernel with an id. Neither changes nor comes back, so it is kept."""
-        if kernel_id not in self._names:
-            if len(self._names) > _MOST_REMEMBERED:
-                self._names.clear()
-            for record in await self.box.list_kernels():
-                self._names[record.kernel_id] = record.name
-        return self._names.get(kernel_id)
+    def turns(self, tenant: str | None) -> asyncio.Semaphore:
+        """Who may search now: a search keeps a processor busy, and more at once would only take
+        longer. A tenant has one turn, and nobody else waits for it."""
+        most = (os.cpu_count() or 1) if tenant is None else 1
+        return self._turns.setdefault(tenant, asyncio.Semaphore(most))
+
+    def without_places(self, text: str) -> str:
+        """Words of ours without places of this machine, which are no tenant's business."""
+        for place in self._places:
+            text = text.replace(place, "…")
+        return text
+
+    @functools.cached_property
+    def _places(self) -> list[str]:
+        """The longest first, so that nothing is left of one that is inside of another."""
+        from kernelbox.installs.places import cache_root
+
+        cache = cache_root(self.settings.install_cache, os.environ)
+        places = {*self.own_places, self.home, cache, os.path.expanduser("~")}
+        places.add(self.settings.audit_log or "")
+        with suppress(FileNotFoundError):
+            places.add(os.getcwd())
+        return sorted((place for place in places if len(place) > 1), key=len, reverse=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,26 +166,42 @@ class Guest:
         if self.tenant is None:
             return key
         if _ID.fullmatch(key):
-            name = await self.reception.name_of(key)
-            if name is not None and name.startswith(self.prefix):
-                return key
+            record = await self._found(key)
+            if record is not None and self._owns(record):
+                return record.kernel_id
+        record = await self._found(self.prefix + key)
+        if record is not None and not self._owns(record):
+            raise KernelNotFound(f"there is no kernel {key[:100]!r} of yours")
         return self.prefix + key
+
+    async def _found(self, wanted: str) -> KernelRecord | None:
+        try:
+            return await self.reception.box.find(wanted)
+        except KernelNotFound:
+            return None
+
+    def _owns(self, record: KernelRecord) -> bool:
+        """By its name, which has the prefix if it was made here. Somebody with the rights of the
+        service may have made one that is called so too, without walls: that is not a tenant's."""
+        if self.tenant is None:
+            return True
+        return record.name.startswith(self.prefix) and record.profile != "open"
 
     async def records(self) -> list[KernelRecord]:
         """The guest's kernels, as the home calls them."""
-        found = await self.reception.box.list_kernels()
-        return [record for record in found if record.name.startswith(self.prefix)]
+        return [each for each in await self.reception.box.list_kernels() if self._owns(each)]
 
     async def kernels(self, *, refresh: bool = False) -> list[KernelRecord]:
         """The guest's kernels, as the guest calls them."""
         found = await self.reception.box.list_kernels(refresh=refresh)
-        return [self.shown(record) for record in found if record.name.startswith(self.prefix)]
+        return [self.shown(record) for record in found if self._owns(record)]
 
     def shown(self, record: KernelRecord) -> KernelRecord:
         """A record as the guest may see it: places on this machine are no tenant's business."""
         if self.tenant is not None:
             record.name = record.name.removeprefix(self.prefix)
             record.address = record.connection_file = ""
+            record.notes = [self._said(note) for note in record.notes]
         return record
 
     def record(self, record: KernelRecord) -> dict[str, Any]:
@@ -228,12 +215,15 @@ class Guest:
         if self.tenant is not None:
             if type(error) is KernelNotFound:  # its words name the kernels that there are
                 content["message"] = "you have no such kernel"
-            content["message"] = content["message"].replace(self.prefix, "")
+            content["message"] = self._said(content["message"])
             content["details"] = {
-                name: value.replace(self.prefix, "") if isinstance(value, str) else value
+                name: self._said(value) if isinstance(value, str) else value
                 for name, value in content["details"].items()
             }
         return content
+
+    def _said(self, words: str) -> str:
+        return self.reception.without_places(words.replace(self.prefix, ""))
 
     def key(self, text: str | None) -> str | None:
         """An idempotency key in the guest's own scope."""
@@ -241,47 +231,84 @@ class Guest:
             return None
         return hashlib.sha256(f"{self.prefix}{text}".encode()).hexdigest()
 
-    def folder(self, name: str) -> str | None:
-        """Where a new kernel of the guest starts: tenants have folders of their own."""
-        if self.tenant is None or not self.reception.walls:
-            return None
-        folder = os.path.join(self._folders(self.tenant), name)
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        return folder
+    # -- new kernels --------------------------------------------------------------------------
 
-    @asynccontextmanager
-    async def in_folder(self, name: str) -> AsyncIterator[str | None]:
-        """:meth:`folder`, which does not stay if it is new and no kernel comes to live there."""
-        folder, new = await asyncio.to_thread(self._made_folder, name)
-        try:
-            yield folder
-        except BaseException:
-            if new and folder is not None:
-                with suppress(OSError):
-                    os.rmdir(folder)
-            raise
+    async def make(
+        self,
+        wanted: str,
+        *,
+        session_name: str | None = None,
+        tags: Mapping[str, Any] | list[str] | None = None,
+        cwd: str | None = None,
+        given: Mapping[str, str] | None = None,
+        template: str | None = None,
+        profile: str | Profile | None = None,
+    ) -> KernelRecord:
+        """The kernel that the home knows by this name, made if need be: at every door the only way
+        to a new one. ``given`` are variables besides those of the service.
 
-    def _made_folder(self, name: str) -> tuple[str | None, bool]:
-        new = self.tenant is not None and not os.path.exists(
-            os.path.join(self._folders(self.tenant), name)
-        )
-        return self.folder(name), new
-
-    def may_see(self, folder: str) -> bool:
-        """Whether files there are the guest's: a loaded session brings a folder along."""
+        A tenant's is behind walls that a tenant may have, whatever was asked for.
+        """
+        box = self.reception.box
+        environ = {**os.environ, **given} if given else None
         if self.tenant is None:
-            return True
-        mine = os.path.realpath(self._folders(self.tenant))
-        return os.path.realpath(folder).startswith(mine + os.sep)
+            return await box.get_or_create(
+                wanted,
+                session_name=session_name,
+                tags=tags,
+                cwd=cwd,
+                environ=environ,
+                template=template,
+                profile=profile,
+            )
+        tenancy = self._tenancy()
+        walls = tenancy.allowed(profile)
+        tenancy.check_variables(given or {})
+        if cwd is not None:
+            raise Refused(403, "NotAllowed", "a tenant's kernel starts in a folder of its own")
+        if template is not None:
+            await box.find(template)
+            raise Unsupported(
+                "a tenant's kernels are behind walls, where there are no templates; "
+                "POST /kernels/{id}/branch makes a copy behind the same walls"
+            )
+        there = await self._found(wanted)
+        if there is not None and self._owns(there):
+            return there
+        return await box.get_or_create(
+            wanted,
+            session_name=session_name,
+            tags=tags,
+            cwd=_NOWHERE,
+            environ=environ,
+            profile=walls,
+        )
 
-    def may_remove(self, folder: str) -> bool:
-        """Whether that is a folder that :meth:`folder` made."""
-        return self.tenant is not None and os.path.dirname(
-            os.path.realpath(folder)
-        ) == os.path.realpath(self._folders(self.tenant))
+    async def load(self, wanted: str, path: str, *, trust: bool) -> KernelRecord:
+        """A new kernel with a saved session. A tenant's file may say anything: its walls are those
+        that it names only if a tenant may have them, and no folder of the host counts."""
+        box = self.reception.box
+        if self.tenant is None:
+            return await box.load(wanted, path, trust=trust)
+        from kernelbox.client.sessionfile import claimed_profile
 
-    def _folders(self, tenant: str) -> str:
-        return os.path.join(self.reception.data_dir, "folders", tenant)
+        walls = self._tenancy().claimed(await asyncio.to_thread(claimed_profile, path))
+        return await box.load_behind(wanted, path, trust=trust, profile=walls, cwd=_NOWHERE)
+
+    def _tenancy(self) -> Tenancy:
+        """What a tenant may have; refused, if that is nothing."""
+        tenancy = self.reception.tenancy
+        if tenancy is not None and not tenancy.obstacle:
+            return tenancy
+        why = tenancy.obstacle if tenancy is not None else "this service does not build any"
+        raise Refused(
+            403,
+            "WallsMissing",
+            "there are several tenants, whose kernels must have walls between them, and there can "
+            f"be none: {why}. So no kernel is made",
+            hint="`kernelbox doctor` says what is in the way; or run one service per tenant, each "
+            "as another user, with KERNELBOX_API_TOKEN",
+        )
 
     @asynccontextmanager
     async def making(self, names: list[str], *, fresh: bool = True) -> AsyncIterator[list[str]]:
@@ -291,14 +318,8 @@ class Guest:
         of two who ask at once one is refused, and both are counted.
         """
         reception = self.reception
-        if self.tenant is not None and not reception.walls:
-            raise Refused(
-                403,
-                "WallsMissing",
-                "there are several tenants, whose kernels must have walls between them; this "
-                "version does not put walls between tenants yet, so no kernel is made",
-                hint="run one service per tenant, each as another user, with KERNELBOX_API_TOKEN",
-            )
+        if self.tenant is not None:
+            self._tenancy()
         wanted = [self.prefix + name for name in names]
         if len(set(wanted)) < len(wanted):
             raise self._taken(max(wanted, key=wanted.count))
@@ -310,27 +331,34 @@ class Guest:
         new = set(wanted) - reception.making
         reception.making |= new
         try:
-            live = {record.name for record in await self.records()}
+            everybodys = {record.name for record in await reception.box.list_kernels()}
+            live = {name for name in everybodys if name.startswith(self.prefix)}
             if fresh and not live.isdisjoint(wanted):
                 raise self._taken(live.intersection(wanted).pop())
-            self._check_room(live, set(wanted))
+            if not live.issuperset(wanted):
+                self._check_room(everybodys | reception.making, set(wanted))
             yield wanted
         finally:
             reception.making -= new
 
-    def _check_room(self, live: set[str], wanted: set[str]) -> None:
-        reception = self.reception
-        making = {name for name in reception.making if name.startswith(self.prefix)}
-        if wanted <= live or len(live | making) <= reception.server.max_kernels:
-            return
-        raise Refused(
-            429,
-            "TooManyKernels",
-            f"there are {len((live | making) - wanted)} kernels, and there may be "
-            f"{reception.server.max_kernels}",
-            hint="DELETE one that is not needed; KERNELBOX_HTTP_MAX_KERNELS is the limit",
-            headers={"retry-after": "10"},
-        )
+    def _check_room(self, names: set[str], wanted: set[str]) -> None:
+        """``names``: of all kernels that there are, and are being made."""
+        server = self.reception.server
+        if self.tenant is not None:
+            mine = {name for name in names if name.startswith(self.prefix)}
+            if len(mine) > server.max_kernels_per_token:
+                raise _too_many(
+                    f"you have {len(mine - wanted)} kernels, and may have "
+                    f"{server.max_kernels_per_token}",
+                    "KERNELBOX_HTTP_MAX_KERNELS_PER_TOKEN",
+                )
+        if len(names) > server.max_kernels:
+            raise _too_many(
+                f"there are {len(names - wanted)} kernels, and there may be {server.max_kernels}"
+                if self.tenant is None
+                else "the service has as many kernels as it may have",
+                "KERNELBOX_HTTP_MAX_KERNELS",
+            )
 
     def _taken(self, name: str) -> Refused:
         name = name.removeprefix(self.prefix)
@@ -341,3 +369,13 @@ class Guest:
             hint="choose another name, or DELETE that kernel first",
             details={"name": name},
         )
+
+
+def _too_many(words: str, variable: str) -> Refused:
+    return Refused(
+        429,
+        "TooManyKernels",
+        words,
+        hint=f"DELETE one that is not needed; {variable} is the limit",
+        headers={"retry-after": "10"},
+    )

@@ -19,7 +19,8 @@ from kernelbox.result import Event, ExecutionResult
 from kernelbox.retry import Mend, attempts
 from kernelbox.server.errors import Refused
 from kernelbox.server.models import Execute, Repeated
-from kernelbox.server.reception import Guest, Reception, Underway
+from kernelbox.server.reception import Guest, Reception
+from kernelbox.server.underway import Underway
 
 _T = TypeVar("_T")
 _STOPPED = ("KeyboardInterrupt", "Cancelled")

@@ -102,7 +102,11 @@ VARIABLES = Table(
     ),
     Variable(
         "KERNELBOX_HTTP_MAX_KERNELS", "max_kernels", "200", whole(1),
-        "Kernels that there may be, of each tenant if there are tenants",
+        "Kernels that there may be",
+    ),
+    Variable(
+        "KERNELBOX_HTTP_MAX_KERNELS_PER_TOKEN", "max_kernels_per_token", "50", whole(1),
+        "Kernels of one tenant",
     ),
     Variable(
         "KERNELBOX_HTTP_MOUNTS", "mounts", "", _MOUNTS,
@@ -122,7 +126,7 @@ VARIABLES = Table(
     ),
     Variable(
         "KERNELBOX_HTTP_DATA_DIR", "data_dir", "", _PATH,
-        "Where saved sessions and tenants' folders are; default: server/ beside the registry",
+        "Where saved sessions are, each tenant's apart; default: server/ beside the registry",
     ),
     whose=" of the HTTP service",
 )  # fmt: skip
@@ -144,6 +148,7 @@ class ServerSettings:
     max_concurrency: int = 1000
     max_concurrency_per_token: int = 256
     max_kernels: int = 200
+    max_kernels_per_token: int = 50
     mounts: tuple[tuple[str, str], ...] = ()
     keep_alive: float = 15.0
     drain: float = 10.0
@@ -161,6 +166,11 @@ class ServerSettings:
 
     def __post_init__(self) -> None:
         VARIABLES.check(self)
+
+    def may_mount(self, source: str, mode: str) -> bool:
+        """Whether the operator lets a request mount a folder so."""
+        allowed = dict(self.mounts).get(source)
+        return allowed is not None and (mode == "ro" or allowed == "rw")
 
 
 def forget_secrets() -> None:

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
 
+from kernelbox.errors import BadInput
 from kernelbox.server.errors import Refused
 from kernelbox.server.reception import Guest
 from kernelbox.walls.profilefiles import size
@@ -89,6 +90,8 @@ class ProfileBody(_Strict):
     def checked(self) -> Profile:
         """The profile that is meant, or :class:`kernelbox.BadInput`."""
         said = self.model_dump(exclude_unset=True)
+        if said.get("name") == "open":
+            raise BadInput("walls cannot be called 'open', which means that there are none")
         base = named(said.pop("profile", "moderate"))
         if said.get("name") is None:
             said.pop("name", None)
@@ -117,13 +120,13 @@ Walls = Annotated[
 
 
 def walls_for(guest: Guest, wanted: str | ProfileBody | None) -> str | Profile | None:
-    """The walls that a guest asks for, if that guest may have them."""
+    """The walls that a guest asks for, as far as a request can say; what a tenant may have is for
+    :class:`kernelbox.server.tenancy.Tenancy` to say."""
     if not isinstance(wanted, ProfileBody):
         return wanted
     # Before anything is said about them: which paths there are is not for a stranger to find out.
-    allowed = {} if guest.tenant is not None else dict(guest.reception.server.mounts)
     for mount in wanted.mounts:
-        if mount.source not in allowed or (mount.mode == "rw" and allowed[mount.source] != "rw"):
+        if not guest.reception.server.may_mount(mount.source, mount.mode):
             raise Refused(
                 403,
                 "NotAllowed",
@@ -131,7 +134,4 @@ def walls_for(guest: Guest, wanted: str | ProfileBody | None) -> str | Profile |
                 hint="its operator names the folders that can be in KERNELBOX_HTTP_MOUNTS: "
                 "/srv/data to be read, /srv/out:rw to be written, too",
             )
-    profile = wanted.checked()
-    if guest.tenant is not None and profile.home != "none":
-        raise Refused(403, "NotAllowed", "a tenant's kernel sees no home of ours")
-    return profile
+    return wanted.checked()

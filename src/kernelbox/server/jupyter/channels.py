@@ -10,7 +10,7 @@ import zmq
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from kernelbox.errors import BoxError
-from kernelbox.server.errors import Refused, status_of
+from kernelbox.server.errors import Refused, status_of, turn_away
 from kernelbox.server.jupyter.kernels import find
 from kernelbox.server.jupyter.line import Line
 from kernelbox.server.jupyter.wire import V1, BadFrame, Packet, decode, encode
@@ -33,19 +33,20 @@ async def channels(socket: WebSocket, kernel: str) -> None:
     session = socket.query_params.get("session_id", "")[:200]
     try:
         record = await find(socket, kernel)
-        line = await reception.lines.take(record, session or uuid.uuid4().hex)
+        owner = reception.guest(socket).tenant
+        line = await reception.lines.take(record, session or uuid.uuid4().hex, owner=owner)
     except BoxError as error:
         shown = reception.guest(socket).error(error)
-        await _turn_away(socket, Refused(status_of(error), shown["error"], shown["message"]))
+        await turn_away(socket, Refused(status_of(error), shown["error"], shown["message"]))
         return
     except FileNotFoundError:
         words = f"the kernel {kernel[:100]!r} has just ended"
-        await _turn_away(socket, Refused(404, "KernelNotFound", words))
+        await turn_away(socket, Refused(404, "KernelNotFound", words))
         return
     except (OSError, zmq.ZMQError) as error:
-        words = f"the kernel {kernel[:100]!r} cannot be reached now: {error}"
+        words = f"the kernel {kernel[:100]!r} cannot be reached now: {error.strerror}"
         hint = "try again; if there are very many connections, raise the limit of open files"
-        await _turn_away(socket, Refused(503, "TooManyConnections", words, hint=hint))
+        await turn_away(socket, Refused(503, "TooManyConnections", words, hint=hint))
         return
     code = _BROKEN
     try:
@@ -54,13 +55,6 @@ async def channels(socket: WebSocket, kernel: str) -> None:
             code = await _talk(socket, line, displaced, limit=reception.server.max_body)
     finally:
         reception.lines.leave(line, for_good=not session, goodbye=code in _GOODBYES)
-
-
-async def _turn_away(socket: WebSocket, refusal: Refused) -> None:
-    if "websocket.http.response" in socket.scope.get("extensions", {}):
-        await socket.send_denial_response(refusal.response())
-    else:
-        await socket.close(1008, refusal.error)
 
 
 async def _talk(socket: WebSocket, line: Line, displaced: asyncio.Event, *, limit: int) -> int:

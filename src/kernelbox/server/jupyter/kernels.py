@@ -179,15 +179,13 @@ async def start(request: Request, body: dict[str, Any]) -> KernelRecord:
         raise _no_spec(wanted)
     given = {**reception.env, **_environment(body.get("env"))}
     folder = body.get("cwd") or given.get("KERNEL_WORKING_DIR")
-    cwd = await asyncio.to_thread(_folder, guest, name, folder)
+    cwd = await asyncio.to_thread(_folder, guest, folder)
     async with guest.making([name], fresh=fresh) as (full,):
         if not fresh:
             live = {record.name: record for record in await guest.records()}
             if full in live:
                 return live[full]
-        return await reception.box.get_or_create(
-            full, cwd=cwd, environ={**os.environ, **given} if given else None
-        )
+        return await guest.make(full, cwd=cwd, given=given)
 
 
 async def find(connection: HTTPConnection, kernel: str) -> KernelRecord:
@@ -245,12 +243,12 @@ def _environment(env: object) -> dict[str, str]:
     return given
 
 
-def _folder(guest: Guest, name: str, wanted: object) -> str | None:
+def _folder(guest: Guest, wanted: object) -> str | None:
     """Where it starts: where the client wants it, if that is a folder here; a client on another
-    machine may name one of its own."""
+    machine may name one of its own. A tenant's name is not even looked for."""
     if guest.tenant is None and isinstance(wanted, str) and _is_folder(wanted):
         return os.path.abspath(wanted)
-    return guest.folder(name)
+    return None
 
 
 def _is_folder(path: str) -> bool:

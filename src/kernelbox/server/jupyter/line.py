@@ -47,6 +47,7 @@ class Line:
     ) -> None:
         """``on_stored``: a message waits for an absent client; ``on_end``: no more will come."""
         self.kernel_id = record.kernel_id
+        self.owner: str | None = None
         self.backlog = Backlog()
         self.ended = False
         self._address = record.address

@@ -21,6 +21,7 @@ MOST_WAITING = 32 << 20
 """Bytes that may wait for one client that is away; then its oldest output is dropped."""
 _MOST_WAITING_OF_ALL = 256 << 20
 _MOST_AWAY = 64
+_MOST_AWAY_OF_A_TENANT = 16
 _MOST_AWAY_OF_A_KERNEL = 8
 _MOST_SOCKETS = 16_384
 
@@ -46,8 +47,8 @@ class Lines:
             line.attached for (kernel, _), line in self._lines.items() if kernel == kernel_id
         )
 
-    async def take(self, record: KernelRecord, session: str) -> Line:
-        """The line of a client that comes back, or a new one."""
+    async def take(self, record: KernelRecord, session: str, *, owner: str | None = None) -> Line:
+        """The line of a client that comes back, or a new one; ``owner`` is the tenant."""
         key = (record.kernel_id, session)
         if (line := self._known(key)) is not None:
             return line
@@ -55,6 +56,7 @@ class Lines:
             self._context = zmq.asyncio.Context()
             self._context.set(zmq.MAX_SOCKETS, _MOST_SOCKETS)
         line = Line(record, self._context, on_stored=self._stored, on_end=self._ended)
+        line.owner = owner
         try:
             await line.open()
         except BaseException:
@@ -83,7 +85,11 @@ class Lines:
         self._make_room(
             [other for other in self._away if other[0] == key[0]], _MOST_AWAY_OF_A_KERNEL
         )
-        self._make_room(list(self._away), _MOST_AWAY)
+        # Of one owner only: who leaves many lines behind takes nobody else's place.
+        self._make_room(
+            [other for other in self._away if self._lines[other].owner == line.owner],
+            _MOST_AWAY if line.owner is None else _MOST_AWAY_OF_A_TENANT,
+        )
         self._stored(line)
 
     async def close(self) -> None:

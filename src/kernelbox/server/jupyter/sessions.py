@@ -18,6 +18,7 @@ from kernelbox.server.reception import Reception
 router = PlainRouter()
 
 _MOST = 10_000
+_MOST_OF_A_TENANT = 1_000
 _LONGEST = 4096
 
 
@@ -31,15 +32,17 @@ async def start_session(request: Request) -> Response:
     """A session for a document; if it has one already, that one."""
     body = await read_body(request)
     path = _text(body, "path")
-    for session in await _sessions(request):
+    known = await _sessions(request)
+    for session in known:
         if session["path"] == path and path:
             return answer(session, status=201)
     reception: Reception = request.app.state.reception
-    if len(reception.sessions) >= _MOST:
+    tenant = reception.guest(request).tenant
+    if len(known) >= (_MOST if tenant is None else _MOST_OF_A_TENANT):
         raise Refused(
             429,
             "TooManySessions",
-            f"there are {len(reception.sessions):,} sessions already",
+            f"there are {len(known):,} sessions already",
             hint="DELETE /api/sessions/{id} ends one, and its kernel",
         )
     record = await _kernel(request, body.get("kernel") or {})
@@ -48,7 +51,7 @@ async def start_session(request: Request) -> Response:
         "path": path,
         "name": _text(body, "name"),
         "type": _text(body, "type") or "notebook",
-        "tenant": reception.guest(request).tenant,
+        "tenant": tenant,
         "kernel_id": record.kernel_id,
     }
     reception.sessions[session["id"]] = session

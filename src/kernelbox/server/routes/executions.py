@@ -228,7 +228,7 @@ async def output(
             stream=stream,
             limit=limit,
             patience=reception.server.search_timeout,
-            turns=reception.searches,
+            turns=reception.turns(guest.tenant),
         )
         return answer({"matches": await unless_gone(request, searching)})
     reading = reception.box.output(wanted, execution_id, stream=stream, start=start, length=length)

@@ -43,16 +43,15 @@ async def folder_of(request: Request, kernel: str) -> Folder:
     # Its body, if there is one, is still to be read: nobody else may listen.
     facts = await (asking if request.method == "PUT" else unless_gone(request, asking))
     walls = facts.get("walls")
-    if walls is not None and walls["profile"]["cwd"] == "none":
+    # A tenant's kernel has none that others see: no route leads a tenant to a file of this machine.
+    if guest.tenant is not None or (walls is not None and walls["profile"]["cwd"] == "none"):
         raise Refused(
             409,
             "Unsupported",
-            f"the folder of this kernel is behind walls ({walls['profile']['name']}), where only "
+            f"the folder of this kernel is behind walls ({facts['kernel']['profile']}), where only "
             "its own code sees it",
             hint="read and write files with code: POST /kernels/{id}/execute",
         )
-    if not guest.may_see(facts["cwd"]):
-        raise Refused(403, "OutsideFolder", "this kernel's folder is not one of yours")
     starts, key = reception.starts, (facts["kernel"]["kernel_id"], facts["kernel"]["epoch"])
     if key not in starts:
         if len(starts) > _MOST_REMEMBERED:
@@ -71,6 +70,7 @@ async def list_files(
     kernel: KernelPath,
     path: Annotated[str, Query(description="A folder in the kernel's folder")] = "",
 ) -> Response:
+    """409 where the folder is behind walls, as every tenant's is."""
     folder = await folder_of(request, kernel)
     found = await asyncio.to_thread(folder.entries, path)
     return answer({"path": path, "files": found})

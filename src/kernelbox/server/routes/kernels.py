@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-import shutil
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from kernelbox.errors import BoxError, KernelNotFound, Unsupported, in_short
+from kernelbox.errors import KernelNotFound, Unsupported, in_short
 from kernelbox.result import KernelRecord
 from kernelbox.server.answers import answer
 from kernelbox.server.errors import Refused, documented
@@ -34,8 +33,6 @@ from kernelbox.server.walls_body import walls_for
 
 router = APIRouter(tags=["Kernels"])
 
-_PATIENCE = 5.0
-
 RefreshQuery = Annotated[bool, Query(description="Ask each kernel instead of the registry")]
 
 
@@ -46,7 +43,10 @@ RefreshQuery = Annotated[bool, Query(description="Ask each kernel instead of the
     responses={201: {"model": Kernel}, **documented(400, 404, 409, 410)},
 )
 async def create(request: Request, body: CreateKernel) -> Response:
-    """409 if there is one of that name; `POST /sessions/{name}` takes it as it is instead."""
+    """409 if there is one of that name; `POST /sessions/{name}` takes it as it is instead.
+
+    A tenant's kernel is always behind walls: what would lead out of them is 403, in words.
+    """
     reception: Reception = request.app.state.reception
     guest = reception.guest(request)
     name = body.name or f"kernel-{secrets.token_hex(4)}"
@@ -64,12 +64,12 @@ async def create(request: Request, body: CreateKernel) -> Response:
         raise Unsupported("a template's copy has the walls of its template; leave profile out")
     if body.cwd is not None:
         await asyncio.to_thread(_check_folder, guest, body.cwd)
-    async with guest.making([name]) as (wanted,), guest.in_folder(name) as folder:
-        record = await reception.box.get_or_create(
+    async with guest.making([name]) as (wanted,):
+        record = await guest.make(
             wanted,
             session_name=body.session_name,
             tags=body.tags,
-            cwd=body.cwd or folder,
+            cwd=body.cwd,
             template=template,
             profile=walls,
         )
@@ -111,7 +111,7 @@ async def wipe(request: Request) -> Response:
     if guest.tenant is None:
         return answer({"destroyed": await reception.box.wipe()})
     records = await guest.records()
-    gone = await _destroy(guest, records)
+    gone = await asyncio.gather(*map(reception.box.destroy, records))
     ended = [record.kernel_id for record, ended in zip(records, gone, strict=True) if ended]
     return answer({"destroyed": ended})
 
@@ -141,40 +141,11 @@ async def destroy(request: Request, kernel: KernelPath) -> Response:
     guest = reception.guest(request)
     wanted = await guest.kernel(kernel)
     for record in await guest.records():
-        if wanted in (record.name, record.kernel_id) and any(await _destroy(guest, [record])):
+        if wanted in (record.name, record.kernel_id) and await reception.box.destroy(record):
             return answer({"destroyed": True})
     # One that ended by itself need not be told of any more; one that never was is not found.
     await reception.box.destroy(wanted)
     raise KernelNotFound(f"there is no kernel {in_short(kernel)} to destroy", kernel=kernel[:200])
-
-
-async def _destroy(guest: Guest, records: list[KernelRecord]) -> list[bool]:
-    """Destroy some kernels; of a tenant, also the folders that nobody lives in any more."""
-    box = guest.reception.box
-    left: set[str] = set()
-    if guest.tenant is not None:
-        left = set(filter(None, await _folders_of(guest, records)))
-    done = await asyncio.gather(*(box.destroy(record) for record in records))
-    if left:
-        # A branch lives where its parent does. One that does not say where may live anywhere.
-        others = await _folders_of(guest, await guest.records())
-        left = set() if None in others else left.difference(others)
-    for folder in filter(guest.may_remove, left):
-        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
-    return done
-
-
-async def _folders_of(guest: Guest, records: list[KernelRecord]) -> list[str | None]:
-    """Where kernels live, with None for each that does not say."""
-
-    async def folder(record: KernelRecord) -> str | None:
-        try:
-            async with asyncio.timeout(_PATIENCE):
-                return str((await guest.reception.box.status(record))["cwd"])
-        except (BoxError, TimeoutError):
-            return None
-
-    return await asyncio.gather(*map(folder, records))
 
 
 @router.post(

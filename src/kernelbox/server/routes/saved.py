@@ -134,7 +134,7 @@ async def load(request: Request, name: SavedPath, body: Load) -> Response:
         raise Refused(404, "FileNotFound", f"there is no saved session {name!r}")
     async with guest.making([body.name]) as (wanted,):
         try:
-            record = await reception.box.load(wanted, path, trust=body.trust)
+            record = await guest.load(wanted, path, trust=body.trust)
         except BadInput as error:  # the file: cut off, changed, or of another Python
             message = error.message.replace(path, name)
             raise Refused(409, "SessionRefused", message) from None

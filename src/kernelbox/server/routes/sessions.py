@@ -69,7 +69,5 @@ async def execute_with_retry(request: Request, name: NamePath, body: ExecuteWith
 
 
 async def _made(guest: Guest, name: str, tags: Tags | None) -> KernelRecord:
-    async with guest.making([name], fresh=False) as (wanted,), guest.in_folder(name) as folder:
-        return await guest.reception.box.get_or_create(
-            wanted, session_name=name, tags=tags, cwd=folder
-        )
+    async with guest.making([name], fresh=False) as (wanted,):
+        return await guest.make(wanted, session_name=name, tags=tags)

@@ -16,7 +16,13 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from kernelbox.errors import BoxError
 from kernelbox.result import Event, ExecutionResult
 from kernelbox.server.answers import to_json
-from kernelbox.server.errors import Refused, error_content, failure_content
+from kernelbox.server.errors import (
+    Refused,
+    error_content,
+    failure_content,
+    status_of,
+    turn_away,
+)
 from kernelbox.server.models import Execute
 from kernelbox.server.reception import Guest, Reception
 from kernelbox.server.running import Order, follow
@@ -34,8 +40,14 @@ async def websocket(socket: WebSocket, kernel: str) -> None:
     """See docs/http.md for the messages."""
     reception: Reception = socket.app.state.reception
     guest = reception.guest(socket)
+    try:
+        wanted = await guest.kernel(kernel)
+    except BoxError as error:
+        shown = guest.error(error)
+        await turn_away(socket, Refused(status_of(error), shown["error"], shown["message"]))
+        return
     await socket.accept()
-    talk = Talk(socket, guest, await guest.kernel(kernel))
+    talk = Talk(socket, guest, wanted)
     try:
         await talk.listen()
     except WebSocketDisconnect:
