@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Callable
 from typing import NoReturn
 
-from kernelbox.inside import ferry, linux, root
+from kernelbox.inside import ferry, linux, preload, root
 from kernelbox.inside.interpreter import Interpreter
 from kernelbox.inside.stub import FIRST, Stub
 from kernelbox.walls import kernelcalls, rlimits, seccomp, trees
@@ -44,6 +44,7 @@ def main() -> NoReturn:
     if plan.network == "on":
         ferry.start(socket.socket(fileno=fds.pop()))
     _tidy_up(plan)
+    preload.install()
     folder = tempfile.mkdtemp(prefix="kernelbox-")
     interpreter, _ = root.build(folder, order["preload"])
     shutil.rmtree(folder, ignore_errors=True)
