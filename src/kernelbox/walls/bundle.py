@@ -16,8 +16,9 @@ from kernelbox.walls import house, trees
 from kernelbox.walls.lending import Loan, make_place
 from kernelbox.walls.plan import HOME, INSIDE_UID, PRELOADED, ROOTS_OWN, WORKSPACE, Plan
 
-_CAPABILITIES = ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP", "CAP_KILL")
-"""Of pid 1 alone: it makes ordinary users of all that it starts, and must be able to end them."""
+_CAPABILITIES = ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP", "CAP_KILL", "CAP_SYS_ADMIN")
+"""Of pid 1 alone: it makes ordinary users of all that it starts, and must be able to end them. The
+last it gives up before that: it hides itself (``inside/fresh.py``)."""
 
 _PLACES = (WORKSPACE, "/tmp", HOME, "/dev/shm")
 """Of the sandbox's own. What is shown below them is mounted on them, and no part of the root."""
