@@ -36,11 +36,14 @@ COPIES = module("branches_and_checkpoints")
 
 
 KNOWN = {
-    "calls by another table of numbers": "gVisor has one table: int 0x80 is answered by the numbers "
-    "of x86-64, and those are filtered",
     "a safer place from the OOM killer": "gVisor takes the word, and does nothing",
 }
 """What is different in gVisor, and why it leads nowhere."""
+IN_OLD_ONES = {
+    "calls by another table of numbers": "runsc of 2022 has one table: int 0x80 is answered by the "
+    "numbers of x86-64, and those are filtered",
+}
+"""The same, and a newer runsc is not different."""
 
 
 class InGvisor(Sandboxes):
@@ -66,10 +69,10 @@ def caged(sandboxes: Sandboxes) -> InGvisor:
 
 def attacks() -> list[Any]:
     found = [each for each in walled(PROBES) if each.values[1] in TRIED]
+    marks = {name: hole(reason) for name, reason in KNOWN.items()}
+    marks |= {name: pytest.mark.xfail(reason=reason) for name, reason in IN_OLD_ONES.items()}
     return [
-        pytest.param(*each.values, id=each.id, marks=hole(KNOWN[each.values[0].name]))
-        if each.values[0].name in KNOWN
-        else each
+        pytest.param(*each.values, id=each.id, marks=marks.get(each.values[0].name, ()))
         for each in found
     ]
 
@@ -96,7 +99,8 @@ def test_nothing_is_told_of_pid_1(caged: InGvisor, profile: str) -> None:
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="machine code of x86_64")
 @pytest.mark.parametrize("profile", TRIED)
 def test_a_call_by_the_old_gate_meets_the_same_filter(caged: InGvisor, profile: str) -> None:
-    """There is one table of numbers, and what is forbidden in it is forbidden by this gate, too."""
+    """There is one table of numbers, and what is forbidden in it is forbidden by this gate, too;
+    or, with a newer runsc, whoever takes this gate dies."""
     probe = Probe(
         "forbidden calls by int 0x80",
         """
@@ -106,10 +110,12 @@ page = mmap.mmap(-1, 4096, prot=7)
 page.write(b'\\x89\\xf8\\xcd\\x80\\xc3')  # mov eax, edi; int 0x80; ret
 by_old_gate = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)(
     ctypes.addressof(ctypes.c_char.from_buffer(page)))
-if by_old_gate(numbers('x86_64')['getpid']) != os.getpid(): breach('another table')
-for name in ('ptrace', 'mount', 'unshare', 'bpf', 'keyctl', 'io_uring_setup', 'perf_event_open'):
-    done = by_old_gate(numbers('x86_64')[name])
-    denied(name) if done == -errno.EPERM else breach(f'{name}: {done}')
+def act():
+    if by_old_gate(numbers('x86_64')['getpid']) != os.getpid(): breach('another table')
+    for name in ('ptrace', 'mount', 'unshare', 'bpf', 'keyctl', 'io_uring_setup', 'userfaultfd'):
+        done = by_old_gate(numbers('x86_64')[name])
+        denied(name) if done == -errno.EPERM else breach(f'{name}: {done}')
+in_child(act)
 """,
     )
     caged.must_fail(probe, profile)
