@@ -125,6 +125,18 @@ def test_bash_keeps_its_state(ran: Run) -> None:
         assert ran("id -un", language="bash").output == "sandbox\n"
 
 
+def test_files_are_listed_as_everywhere(ran: Run) -> None:
+    for ask in (
+        lambda code: ran(code, language="bash"),
+        lambda code: ran(f"!{code}"),
+    ):
+        assert ask("ls -l /usr | head -1").output.startswith("total ")
+        assert "os.py" in ask("ls $(python -c 'import os; print(os.__file__)')").output
+        assert ask("stat -c %F /usr").output == "directory\n"
+        assert "No such file" in ask("ls -l /nonexistent 2>&1 || true").output
+    assert ran("import os, stat; stat.S_ISDIR(os.stat('/usr').st_mode)").return_value == "True"
+
+
 def test_subprocesses_threads_and_async(ran: Run) -> None:
     assert ran("!echo hello").output == "hello\n"
     assert (

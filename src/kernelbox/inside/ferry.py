@@ -29,10 +29,13 @@ _FIRST_LOOK, _LOOK_AGAIN = 0.004, 0.25
 client that answers at once would wait for ever. So somebody looks, soon, and then now and then."""
 
 
-def start(gate: socket.socket) -> None:
-    """Listen at once, and carry in a process of its own, which user code cannot end."""
+def start(gate: socket.socket) -> int:
+    """Listen at once, and carry in a process of its own, which user code cannot end: its pid."""
     listener = socket.create_server(("127.0.0.1", GATE_PORT), backlog=_BACKLOG)
-    if os.fork() == 0:
+    # Before the fork: whoever started it may cover what is told of it there.
+    known = [int(name) for name in os.listdir("/proc/self/fd")]
+    pid = os.fork()
+    if pid == 0:
         try:
             linux.die_with_parent()
             os.setgroups([])
@@ -41,19 +44,15 @@ def start(gate: socket.socket) -> None:
             linux.die_with_parent()
             linux.set_dumpable(False)
             linux.set_name("kb-ferry")
-            _keep_only({0, 1, 2, listener.fileno(), gate.fileno()})
+            for fd in {*known} - {0, 1, 2, listener.fileno(), gate.fileno()}:
+                with contextlib.suppress(OSError):
+                    os.close(fd)
             asyncio.run(_carry(listener, gate))
         finally:
             os._exit(70)
     listener.close()
     gate.close()
-
-
-def _keep_only(kept: set[int]) -> None:
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) not in kept:
-            with contextlib.suppress(OSError):
-                os.close(int(name))
+    return pid
 
 
 async def _carry(listener: socket.socket, gate: socket.socket) -> NoReturn:

@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Callable
 from typing import NoReturn
 
-from kernelbox.inside import ferry, linux, root
+from kernelbox.inside import ferry, linux, preload, root
 from kernelbox.inside.interpreter import Interpreter
 from kernelbox.inside.stub import FIRST, Stub
 from kernelbox.walls import bpf, callfilters, kernelcalls, rlimits, seccomp, trees
@@ -26,6 +26,7 @@ from kernelbox.wire import READ_SIZE, Decoder, Frame, encode
 
 _MOST_FDS = 6
 """The control socket, the channel of the first interpreter, and the way to the gate."""
+_COVER = kernelcalls.MS_RDONLY | kernelcalls.MS_NOSUID | kernelcalls.MS_NODEV
 _FILTERS: dict[str, Callable[[], bpf.Program | None]] = {
     "all": lambda: None,
     "deny-list": callfilters.deny_list,
@@ -41,15 +42,18 @@ def main() -> NoReturn:
     # Orders that come before it is warm wait in the socket.
     control.sendall(encode({"op": "walled"}))
     plan = Plan.from_wire(order["plan"])
+    ours = [os.getpid()]
     if plan.network == "on":
-        ferry.start(socket.socket(fileno=fds.pop()))
+        ours.append(ferry.start(socket.socket(fileno=fds.pop())))
     _tidy_up(plan)
+    preload.install()
     folder = tempfile.mkdtemp(prefix="kernelbox-")
     interpreter, _ = root.build(folder, order["preload"])
     shutil.rmtree(folder, ignore_errors=True)
     root.freeze()
     gc.enable()
     _be_silent()
+    _hide(ours)
     linux.set_name("kb-stub")
     linux.adopt_orphans()
     stub = FreshStub(control, interpreter, plan)
@@ -79,6 +83,15 @@ def _be_silent() -> None:
     for number in (0, 1, 2):
         os.dup2(null, number)
     os.close(null)
+
+
+def _hide(pids: list[int]) -> None:
+    """What gVisor tells of these in /proc to whoever asks: variables, maps, descriptors. Nothing of
+    anybody's is among that, so a runsc that will not have it covered is no reason to stop."""
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            kernelcalls.mount("none", f"/proc/{pid}", "tmpfs", _COVER, "mode=0555")
+    kernelcalls.give_up(kernelcalls.CAP_SYS_ADMIN)
 
 
 def _tidy_up(plan: Plan) -> None:

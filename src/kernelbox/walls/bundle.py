@@ -14,13 +14,15 @@ from typing import Any
 
 from kernelbox.walls import house, trees
 from kernelbox.walls.lending import Loan, make_place
-from kernelbox.walls.plan import HOME, INSIDE_UID, WORKSPACE, Plan
+from kernelbox.walls.plan import HOME, INSIDE_UID, PRELOADED, ROOTS_OWN, WORKSPACE, Plan
 
-_CAPABILITIES = ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP", "CAP_KILL")
-"""Of pid 1 alone: it makes ordinary users of all that it starts, and must be able to end them."""
+_CAPABILITIES = ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP", "CAP_KILL", "CAP_SYS_ADMIN")
+"""Of pid 1 alone: it makes ordinary users of all that it starts, and must be able to end them. The
+last it gives up before that: it hides itself (``inside/fresh.py``)."""
 
 _PLACES = (WORKSPACE, "/tmp", HOME, "/dev/shm")
 """Of the sandbox's own. What is shown below them is mounted on them, and no part of the root."""
+_SMALL = 1 << 16
 _MODES = ("0755", "1777", "0700", "1777")
 
 _NAMESPACES = ("pid", "network", "ipc", "uts", "mount")
@@ -86,6 +88,7 @@ def _own_places(plan: Plan) -> list[Mount]:
         {"destination": "/proc", "type": "proc", "source": "proc", "options": list(_OWN)}
     ]
     found.append(_memory("/sys", 4096, "0555", "ro"))  # or there would be one, if a made-up one
+    found.append(_memory(ROOTS_OWN, _SMALL, "0755"))
     for place, mode in zip(_PLACES, _MODES, strict=True):
         found.append(_memory(place, plan.scratch, mode, *user))
     return found
@@ -157,7 +160,8 @@ def _settings(root: str, plan: Plan) -> list[Mount]:
         with open(f"{root}/etc/{name}", "w") as file:
             file.write(text)
     house.write_trusted(root, plan, host="")
-    for place in ("run", "root", "var/tmp"):
+    os.symlink(PRELOADED, f"{root}/etc/ld.so.preload")  # leads nowhere, until it is needed
+    for place in ("run", "root", "var/tmp", ROOTS_OWN.strip("/")):
         os.makedirs(f"{root}/{place}", exist_ok=True)
     return found
 

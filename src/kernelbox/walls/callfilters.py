@@ -142,6 +142,9 @@ def _plain_mode(mode: int, flags: int | None = None) -> Rule:
 
 _TO_ONESELF = Rule((Case((Check(0, (0,)),), ALLOW),), EPERM)
 
+# Before others in the queue: Linux lets nobody who has no rights, but gVisor does not ask.
+_BEHIND = Rule((Case((Check(2, (1 << 31,), mask=1 << 31),), refuse(errno.EACCES)),), ALLOW)
+
 _CHECKED: dict[str, Verdict] = {
     "chmod": _plain_mode(1),
     "fchmod": _plain_mode(1),
@@ -160,6 +163,7 @@ _CHECKED: dict[str, Verdict] = {
     "mknod": _mknod(1),
     "mknodat": _mknod(2),
     "personality": _PERSONALITY,
+    "setpriority": _BEHIND,
 }
 
 _DENIED = """

@@ -29,6 +29,7 @@ _PR_SET_PDEATHSIG, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 1, 
 _PR_CAP_AMBIENT_CLEAR_ALL = 4
 _CAPABILITY_VERSION_3 = 0x20080522
 _MOST_CAPABILITIES = 64
+CAP_SYS_ADMIN = 21
 
 _SIOCGIFFLAGS, _SIOCSIFFLAGS = 0x8913, 0x8914
 _IFF_UP = 1
@@ -137,6 +138,20 @@ def drop_capabilities() -> None:
     header = struct.pack("Ii", _CAPABILITY_VERSION_3, 0)
     if _libc.capset(header, struct.pack("6I", *[0] * 6)) != 0:
         raise _failed("dropping capabilities")
+
+
+def give_up(capability: int) -> None:
+    """One that we have: for good, and for whatever is started."""
+    _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
+    header = struct.pack("Ii", _CAPABILITY_VERSION_3, 0)
+    had = ctypes.create_string_buffer(24)
+    if _libc.capget(header, had) != 0:
+        raise _failed("reading capabilities")
+    words = list(struct.unpack("6I", had.raw))
+    for kind in range(3):  # effective, permitted, inheritable: the low halves come first
+        words[3 * (capability // 32) + kind] &= ~(1 << capability % 32)
+    if _libc.capset(header, struct.pack("6I", *words)) != 0:
+        raise _failed("giving up a capability")
 
 
 def drop_bounding_set() -> None:

@@ -21,6 +21,10 @@ RAW_RESOLVER = "198.18.99.3"
 """With raw sockets: where names are asked for, and answered by the host's name server."""
 TRUSTED = "/etc/kernelbox/certificates.pem"
 """Where a sandbox with secrets finds whom to trust: the host's authorities, and its own."""
+ROOTS_OWN = "/var/lib/kernelbox-sandbox"
+"""In gVisor: where the root of the sandbox, and nobody else in it, can write."""
+PRELOADED = f"{ROOTS_OWN}/preload"
+"""There: what ``/etc/ld.so.preload`` leads to, if every program is to load something first."""
 
 _MOST_ENTRIES = 500
 _FIRST_HOST_UID = 1_900_000_000

@@ -339,7 +339,8 @@ class Walls:
     def _note_makeshift(self, why: str) -> None:
         parts = []
         if self.profile.memory is not None:
-            parts.append("memory is looked at four times a second")
+            often = "up to twenty" if self.profile.driver == "gvisor" else "four"
+            parts.append(f"memory is looked at {often} times a second")
         if self.profile.processes is not None:
             parts.append(
                 "processes are counted four times a second"
