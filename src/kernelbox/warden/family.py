@@ -427,7 +427,9 @@ class Family(Warden):
                 if self.hands is not None:
                     self.hands.ended(pid)
                 if (python := self._members.pop(pid, None)) is not None:
-                    python.exited(status, oom_kills=oom_kills(fresh=True) - python.oom_before)
+                    kills = oom_kills(fresh=True) - python.oom_before
+                    limit = self.walls.memory_in_words() if kills and self.walls else ""
+                    python.exited(status, oom_kills=kills, limit=limit)
                 elif (shell := self._shells.pop(pid, None)) is not None:
                     shell.exited(status)
             case "shedding":
