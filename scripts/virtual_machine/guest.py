@@ -76,7 +76,7 @@ def _start(name: str, uid: int, order: dict[str, Any], leaf: Path | None = None)
             os.setuid(uid)
         os.chdir(order["project"])
         pytest = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-o", "timeout=600"]
-        words = [*pytest, "--color=no", f"--basetemp={home}/tmp", *order["words"]]
+        words = [*pytest, "-v", "--color=no", f"--basetemp={home}/tmp", *order["words"]]
         os.execve(sys.executable, words, _environ(str(home)))
     except BaseException:  # noqa: BLE001 - told on the console
         traceback.print_exc()

@@ -30,7 +30,7 @@ def files(
         yield folder, stat.S_IFDIR | 0o755, b""
     yield "bin/busybox", stat.S_IFREG | 0o755, busybox.read_bytes()
     for name, content in others.items():
-        yield name, stat.S_IFREG | 0o755, content
+        yield name, stat.S_IFREG | (0o755 if name == "init" else 0o644), content
     loaded = list(_modules(kernel))
     for name, content in loaded:
         yield f"modules/{name}", stat.S_IFREG | 0o644, content
