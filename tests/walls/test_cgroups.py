@@ -470,11 +470,12 @@ def test_looking_leaves_nothing_behind(hierarchy: Hierarchy) -> None:
 
 @needs_groups
 @needs_root
-def test_an_ordinary_user_is_told_why_there_is_no_group() -> None:
+def test_an_ordinary_user_is_told_why_there_is_no_group(hierarchy: Hierarchy) -> None:
     words = forked(lambda: str(cgroups.find()), uid=ORDINARY)
     assert words.startswith("no control group can be used (v2: ")
     assert "Permission denied" in words or "may not be written" in words
     assert "Delegate=yes" in words
+    assert words.endswith(", or as root") == (hierarchy.version == 1)
 
 
 @needs_groups
@@ -766,6 +767,7 @@ def test_on_paper_words_say_why_there_is_no_group(tmp_path: Path) -> None:
     words = str(cgroups.find(str(process)))
     assert "has no memory.max that we may write" in words
     assert "v1: there is no memory controller" in words
+    assert "or as root" not in words  # whom v2 would refuse it in the same words
     assert sorted(os.listdir(point / "ours")) == [
         "cgroup.controllers",
         "cgroup.procs",
