@@ -126,6 +126,7 @@ def _environ(home: str) -> dict[str, str]:
         "HOME": home,
         "TMPDIR": home,
         "PYTHONDONTWRITEBYTECODE": "1",
+        "HYPOTHESIS_STORAGE_DIRECTORY": f"{home}/hypothesis",  # the checkout may not be ours
     }
 
 
