@@ -40,6 +40,14 @@ Run = Callable[..., ExecutionResult]
 Start = Callable[[str], KernelRecord]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def resident(shared_box: Box) -> Iterator[None]:
+    """Keeps the keeper here between two tests: to start it takes an emulated machine half a minute."""
+    kernel = shared_box.get_or_create("resident", profile="open")
+    yield
+    shared_box.destroy(kernel)
+
+
 @pytest.fixture
 def start(shared_box: Box, tmp_path: Path) -> Iterator[Start]:
     """Kernels that are gone when the test is over, with their groups."""
