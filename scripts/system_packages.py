@@ -1,6 +1,7 @@
 """Install the system packages the tests use, where we may; otherwise say which are missing.
 
-Never fails: a test whose program is missing skips and says so in pytest's summary.
+Those of ``system-packages.txt``, or of the list that is named on the command line. Never fails: a
+test whose program is missing skips and says so in pytest's summary.
 """
 
 import importlib.util
@@ -15,12 +16,12 @@ LIST = Path(__file__).with_name("system-packages.txt")
 
 def main() -> int:
     """Install what is missing, or name it."""
-    packages = missing()
+    packages = missing(Path(sys.argv[1]) if sys.argv[1:] else LIST)
     if not packages:
         return 0
     names = " ".join(packages)
     if not allowed():
-        say(f"missing system packages: {names} (tests that use them will be skipped)")
+        say(f"missing system packages: {names} (what uses them will be skipped)")
         return 0
     say(f"installing system packages: {names}")
     quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
@@ -30,14 +31,14 @@ def main() -> int:
             # apt's chatter goes to stderr: stdout belongs to pytest, whose last line others read.
             subprocess.run(command, check=True, env=quiet, stdout=sys.stderr, timeout=600)
         except (OSError, subprocess.SubprocessError) as reason:
-            say(f"could not: {reason} (tests that use them will be skipped)")
+            say(f"could not: {reason} (what uses them will be skipped)")
             break
     return 0
 
 
-def missing() -> list[str]:
+def missing(names: Path) -> list[str]:
     """The packages whose command is not on PATH, in the order of the list."""
-    pairs = [line.split() for line in LIST.read_text().splitlines() if line and line[0] != "#"]
+    pairs = [line.split() for line in names.read_text().splitlines() if line and line[0] != "#"]
     packages = [package for command, package in pairs if shutil.which(command) is None]
     if importlib.util.find_spec("ensurepip") is None:
         # Debian splits venv's pip off into a package named after the exact Python.

@@ -9,6 +9,7 @@ from typing import Any
 from processes import wait_until
 
 from kernelbox import Box, KernelRecord
+from kernelbox.walls import cgroups
 
 RECORD = set(KernelRecord.__dataclass_fields__)
 
@@ -263,6 +264,18 @@ def test_doctor_starts_a_real_kernel_and_leaves_nothing(own_shell: Any) -> None:
     assert checks["a real kernel"]["status"] == "ok"
     assert all(check["do"] for check in checks.values() if check["status"] != "ok")
     assert {"python", "fork", "landlock", "cgroups", "kvm", "disk", "memory"} <= set(checks)
+
+
+def test_doctor_tells_of_limits_what_a_kernel_would_find(shell: Any) -> None:
+    done = shell("doctor", "--no-kernel")
+    (check,) = (check for check in done.json["checks"] if check["check"] == "cgroups")
+    found = cgroups.find()
+    if isinstance(found, str):
+        assert check["status"] == "warn"
+        assert "no control group can be used" in check["found"]
+    else:
+        assert check["status"] == "ok"
+        assert found.describe() in check["found"]
 
 
 def test_doctor_for_people_is_a_table(shell: Any) -> None:

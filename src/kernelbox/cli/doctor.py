@@ -211,17 +211,18 @@ def user_namespaces() -> Check:
 
 
 def cgroups() -> Check:
-    advice = "memory limits of single kernels need it; run under systemd-run --user --scope"
-    if os.path.exists("/sys/fs/cgroup/cgroup.controllers"):
-        own = _own_cgroup() or "/sys/fs/cgroup"
-        writable = os.access(own, os.W_OK)
-        found = f"v2, {own} can{'' if writable else 'not'} be written"
-        return Check("cgroups", "ok" if writable else "warn", found, None if writable else advice)
-    if os.path.isdir("/sys/fs/cgroup/memory"):
-        writable = os.access("/sys/fs/cgroup/memory", os.W_OK)
-        found = f"v1, which can{'' if writable else 'not'} be written"
-        return Check("cgroups", "warn", found, "boot with systemd.unified_cgroup_hierarchy=1")
-    return Check("cgroups", "warn", "none are mounted", advice)
+    """Whether the kernel can keep the limits of a profile, by trying: that a group can be written
+    does not tell, since in v2 one with processes in it has no limited groups below."""
+    from kernelbox.walls.cgroups import find
+
+    found = find()
+    if isinstance(found, str):
+        advice = (
+            "without one, memory and processes of a sandbox are looked at now and then, and its "
+            "share of the processor is not limited"
+        )
+        return Check("cgroups", "warn", found, advice)
+    return Check("cgroups", "ok", f"limits are kept by {found.describe()}")
 
 
 def walls() -> Check:

@@ -48,9 +48,11 @@ def find(process: str = "/proc/self") -> Hierarchy | str:
     legacy = _find_legacy(groups, mounts)
     if isinstance(legacy, Hierarchy):
         return legacy
+    # Root is refused by v2 like everybody else: a login session's group has processes in it.
+    or_as_root = ", or as root" if "memory" in groups and os.geteuid() != 0 else ""
     return (
         f"no control group can be used (v2: {unified}; v1: {legacy}); to have one, run in a "
-        "systemd service with Delegate=yes and DelegateSubgroup=main, or as root"
+        f"systemd service with Delegate=yes and DelegateSubgroup=main{or_as_root}"
     )
 
 

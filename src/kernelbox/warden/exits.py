@@ -42,8 +42,11 @@ _SIGNAL_WORDS: dict[int, str] = {
 }
 
 
-def explain(status: int | None, *, killed_by_us: str | None = None, oom_kills: int = 0) -> Exit:
-    """What happened, from the wait status (if it is known) and what else is known."""
+def explain(
+    status: int | None, *, killed_by_us: str | None = None, oom_kills: int = 0, limit: str = ""
+) -> Exit:
+    """What happened, from the wait status (if it is known) and what else is known: ``limit`` says
+    how much memory there was to be had."""
     if killed_by_us is not None:
         out_of_memory = killed_by_us.startswith("out of memory")
         return Exit(status, killed_by_us, "OutOfMemory" if out_of_memory else "KernelDied")
@@ -56,9 +59,8 @@ def explain(status: int | None, *, killed_by_us: str | None = None, oom_kills: i
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         if number == signal.SIGKILL and oom_kills:
-            return Exit(
-                status, "out of memory: the kernel's OOM killer ended the process", "OutOfMemory"
-            )
+            cause = "out of memory: the kernel's OOM killer ended the process"
+            return Exit(status, f"{cause}; {limit}" if limit else cause, "OutOfMemory")
         try:
             name = signal.Signals(number).name
         except ValueError:

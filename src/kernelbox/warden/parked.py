@@ -85,7 +85,7 @@ class Parked:
             self._signal(signal.SIGKILL)  # end-of-file would do, unless somebody has stopped it
         self._end()
 
-    def exited(self, status: int | None = None, *, oom_kills: int = 0) -> None:
+    def exited(self, status: int | None = None, *, oom_kills: int = 0, limit: str = "") -> None:
         """Its end, told by the stub or by its own socket, whoever is first."""
         self._peer.close()
         self._end()

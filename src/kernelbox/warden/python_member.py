@@ -125,14 +125,16 @@ class PythonMember:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
 
-    def exited(self, status: int | None, *, oom_kills: int = 0) -> None:
+    def exited(self, status: int | None, *, oom_kills: int = 0, limit: str = "") -> None:
         """The stub has reaped it; no status: it is dead, and the stub does not say how.
 
         Its last words are still in the pipes: take them first.
         """
         if self.ended is not None:
             return
-        self.ended = explain(status, killed_by_us=self.killed_by_us, oom_kills=oom_kills)
+        self.ended = explain(
+            status, killed_by_us=self.killed_by_us, oom_kills=oom_kills, limit=limit
+        )
         self._streams.drain(last=True)
         self.close()
         self._owner.member_ended(self, self.ended)

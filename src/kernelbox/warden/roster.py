@@ -40,6 +40,8 @@ class Roster:
         """Whether a process has the same number for the stub as for us."""
         self.are_walls_up: Callable[[], str] = lambda: ""
         """Asked before one that was started inside is believed to be; the words say why not."""
+        self.memory_in_words: Callable[[], str] = lambda: ""
+        """How much of it there was, and may be: for who was killed for want of it."""
         self.on_shed: Callable[[str], None] = lambda why: None
         """The stub has ended a process that is no member, and says why."""
 
@@ -151,7 +153,9 @@ class Roster:
         if (python := self._members.pop(pid, None)) is not None:
             if not self.shares_pids:
                 self._former.add(python.pid)
-            python.exited(status, oom_kills=oom_kills(fresh=True) - python.oom_before)
+            kills = oom_kills(fresh=True) - python.oom_before
+            limit = self.memory_in_words() if kills else ""
+            python.exited(status, oom_kills=kills, limit=limit)
         elif (shell := self._shells.pop(pid, None)) is not None:
             shell.exited(status)
 

@@ -46,6 +46,7 @@ class Sandbox:
         self._deaf = False
         roster.shares_pids = self.walls.shares_pids
         roster.are_walls_up = self.walls.are_up
+        roster.memory_in_words = self.walls.memory_in_words
 
     def order(self, frame: Frame, denied: Callable[..., None]) -> Frame:
         """Have the stub walk in. What is asked of the interpreter, which starts when the walls

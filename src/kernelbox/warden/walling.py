@@ -235,6 +235,14 @@ class Walls:
     def oom_kills(self) -> int:
         return self._group.oom_kills() if self._group is not None else 0
 
+    def memory_in_words(self) -> str:
+        """For who was killed for want of it: the most there was, and what is allowed."""
+        if self._group is None or self.profile.memory is None:
+            return ""
+        allows = f"its profile {self.profile.name!r} allows {self.profile.memory >> 20:,} MiB"
+        peak = self._group.peak()  # not told before Linux 5.19
+        return allows if peak is None else f"the sandbox had {peak >> 20:,} MiB, and {allows}"
+
     def facts(self) -> dict[str, Any]:
         """For ``status``."""
         facts: dict[str, Any] = {"profile": self.profile.to_wire(), "way": self.way.kind}
