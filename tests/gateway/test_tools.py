@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import threading
 from contextlib import aclosing
 from typing import Any
@@ -238,6 +240,31 @@ async def test_a_tool_that_takes_too_long_times_out(connected: Any, kind: str) -
         release.set()
         assert (await client.execute("print(x, tools.add(1))")).text == "1 3"
     assert cancelled == ([True] if kind == "async" else [])
+
+
+async def test_tools_that_hang_hold_up_no_timeout(connected: Any) -> None:
+    """Neither those in threads, however many, nor one that heeds no cancellation."""
+    release = threading.Event()
+
+    async def stubborn() -> None:
+        while not release.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.1)
+
+    most = (os.cpu_count() or 1) + 4  # the threads of asyncio's own pool
+    tools = {"hang": lambda: release.wait(PATIENCE * 4), "stubborn": stubborn}
+    try:
+        async with connected(tools=tools) as client:
+            await client.execute("import tools")
+            loop = asyncio.get_running_loop()
+            for name in [*["hang"] * (min(most, 32) + 2), "stubborn"]:
+                began = loop.time()
+                with pytest.raises(TimeoutError):
+                    await client.execute(f"tools.{name}()", timeout=0.3)
+                assert loop.time() - began < PATIENCE / 2
+            assert (await client.execute("print('free')")).text == "free"
+    finally:
+        release.set()
 
 
 async def test_an_approval_that_never_comes_can_be_left(connected: Any) -> None:

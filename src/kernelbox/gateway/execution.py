@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from kernelbox.gateway.apart import in_thread
 from kernelbox.gateway.connection import Connection, Ended, Message
 from kernelbox.gateway.results import Collected, ExecutionResult, KernelDied, error_of
 from kernelbox.gateway.tools import ApprovalRequest, Desk, is_call
@@ -186,7 +187,7 @@ class Execution:
 
     async def _result(self) -> ExecutionResult:
         if self._output.has_pictures:
-            return await asyncio.to_thread(self._output.result)
+            return await in_thread(self._output.result)
         return self._output.result()
 
     # -- how it is stopped ----------------------------------------------------------------------

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from inspect import Signature
 from typing import Any
 
+from kernelbox.gateway import apart
 from kernelbox.gateway.signatures import ANYTHING, bind, is_name, signature_of
 from kernelbox.inside.host_tools import MARK
 
@@ -187,12 +188,7 @@ async def _approved(approve: Approve, name: str, arguments: dict[str, Any]) -> d
 
 async def _called(tool: Tool, positional: list[Any], named: dict[str, Any]) -> str:
     try:
-        if inspect.iscoroutinefunction(tool.call):
-            value = await tool.call(*positional, **named)
-        else:
-            value = await asyncio.to_thread(tool.call, *positional, **named)
-            if inspect.isawaitable(value):
-                value = await value
+        value = await apart.call(tool.call, *positional, **named)
     except Exception as error:  # noqa: BLE001 - it is the kernel's to hear of
         return _problem("failed", f"{type(error).__name__}: {error}")
     try:
