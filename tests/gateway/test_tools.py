@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import sys
 import threading
 from contextlib import aclosing
 from typing import Any
@@ -65,6 +66,57 @@ async def test_what_a_tool_raises_is_an_error_in_the_cell(connected: Any) -> Non
             "try:\n    tools.fail()\nexcept tools.ToolError as error:\n    print('caught', error)"
         )
         assert "caught KeyError" in (await client.execute(code)).text
+
+
+async def test_however_a_tool_ends_its_call_is_answered(connected: Any) -> None:
+    class Wordless:
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    class WordlessError(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    async def cancels_itself() -> None:
+        raise asyncio.CancelledError
+
+    async def cancels_a_part() -> None:
+        part = asyncio.create_task(asyncio.sleep(600))
+        part.cancel()
+        await part
+
+    async def leaves() -> None:
+        sys.exit(3)
+
+    def raises_wordless() -> None:
+        raise WordlessError
+
+    tools = {
+        "cancels_itself": cancels_itself,
+        "cancels_a_part": cancels_a_part,
+        "exits": lambda: sys.exit(3),
+        "leaves": leaves,
+        "wordless": Wordless,
+        "raises_wordless": raises_wordless,
+    }
+    async with connected(tools=tools) as client:
+        for name in tools:
+            async with asyncio.timeout(PATIENCE):
+                with pytest.raises(ExecutionError, match="ToolError"):
+                    await client.execute(f"import tools\ntools.{name}()")
+        assert (await client.execute("print('alive')")).text == "alive"
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), asyncio.CancelledError()])
+async def test_however_an_approver_ends_its_call_is_answered(
+    connected: Any, error: BaseException
+) -> None:
+    async def approve(request: ApprovalRequest) -> None:
+        raise error
+
+    async with connected(tools=[add], approve=approve) as client, asyncio.timeout(PATIENCE):
+        with pytest.raises(ExecutionError, match="PermissionError"):
+            await client.execute("import tools\ntools.add(1)")
 
 
 async def test_what_is_no_json_comes_back_as_text(connected: Any) -> None:

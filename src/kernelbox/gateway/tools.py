@@ -157,6 +157,8 @@ class Desk:
             return _problem("rejected", str(refusal))
         except TypeError as error:
             return _problem("arguments", f"{name}(): {error}")
+        except Exception as error:  # noqa: BLE001 - a cell that is not answered waits for ever
+            return _problem("rejected", f"it could not be approved: {words_of(error)}")
         return await _called(tool, positional, named)
 
 
@@ -176,11 +178,11 @@ async def _approved(approve: Approve, name: str, arguments: dict[str, Any]) -> d
     try:
         verdict = approve(request)
         if inspect.isawaitable(verdict):
-            verdict = await verdict
-    except ToolRejected:
+            verdict = await apart.outcome_of(lambda: verdict)
+    except (ToolRejected, asyncio.CancelledError):
         raise
-    except Exception as error:
-        raise ToolRejected(f"it could not be approved: {type(error).__name__}: {error}") from error
+    except BaseException as error:
+        raise ToolRejected(f"it could not be approved: {words_of(error)}") from error
     if isinstance(verdict, bool):
         (request.accept if verdict else request.reject)()
     return await request.response()
@@ -189,12 +191,27 @@ async def _approved(approve: Approve, name: str, arguments: dict[str, Any]) -> d
 async def _called(tool: Tool, positional: list[Any], named: dict[str, Any]) -> str:
     try:
         value = await apart.call(tool.call, *positional, **named)
-    except Exception as error:  # noqa: BLE001 - it is the kernel's to hear of
-        return _problem("failed", f"{type(error).__name__}: {error}")
+    except asyncio.CancelledError:
+        raise  # nobody waits for the call any more; one that cancels itself is Abandoned
+    except BaseException as error:  # noqa: BLE001 - it is the kernel's to hear of, sys.exit() too
+        return _problem("failed", words_of(error))
     try:
         return json.dumps({"value": value})
-    except (TypeError, ValueError, RecursionError):
+    except Exception:  # noqa: BLE001 - whatever its own methods raise
+        pass
+    try:
         return json.dumps({"value": str(value)})
+    except Exception as error:  # noqa: BLE001
+        kind = type(value).__name__
+        return _problem("failed", f"its value, of {kind}, is no JSON, and no text: {words_of(error)}")
+
+
+def words_of(error: BaseException) -> str:
+    """An error in words, also if it has none to say."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001
+        return type(error).__name__
 
 
 def _problem(kind: str, message: str) -> str:
