@@ -125,6 +125,32 @@ async def test_a_server_that_does_not_start_is_said(
     assert words in str(caught.value)
 
 
+async def test_a_server_that_says_nothing_is_said_in_time(
+    connected: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sleepers() -> list[psutil.Process]:
+        return [c for c in psutil.Process().children(recursive=True) if "4321" in c.cmdline()]
+
+    silent = {"command": "sleep", "args": ["4321"]}
+    monkeypatch.setattr("kernelbox.gateway.mcp_servers._START_PATIENCE", 1.0)
+    async with asyncio.timeout(60):
+        with pytest.raises(RuntimeError, match="'silent' did not answer within 1 s"):
+            async with connected(mcp_servers={"silent": silent}):
+                pass
+    # Nor does anybody wait for it if another fails.
+    monkeypatch.setattr("kernelbox.gateway.mcp_servers._START_PATIENCE", 600.0)
+    broken = {"command": "no-such-program-anywhere"}
+    async with asyncio.timeout(60):
+        with pytest.raises(RuntimeError, match="'broken' could not be started"):
+            async with connected(mcp_servers={"silent": silent, "broken": broken}):
+                pass
+    # Nor if its caller does not want to wait any longer.
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(2), connected(mcp_servers={"silent": silent}):
+            pass
+    await asyncio.to_thread(wait_until, lambda: not sleepers(), what="the servers to end")
+
+
 def test_servers_are_described_in_one_of_two_ways() -> None:
     for server in ({}, {"command": "a", "url": "b"}, {"program": "a"}):
         with pytest.raises(ValueError, match="'broken' is either"):

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 from inspect import Signature
 from typing import Any
 
+from kernelbox.gateway.apart import finished
 from kernelbox.gateway.schemas import function_name, signature_from, wraps_result
 from kernelbox.gateway.tools import Tool, check_name
 
@@ -23,6 +24,7 @@ except ImportError as error:
     ) from error
 
 _START_PATIENCE = 60.0
+_END_PATIENCE = 10.0
 _SERVER_KEYS = {"command", "args", "env", "cwd", "url", "type"}
 
 
@@ -34,7 +36,14 @@ class Servers:
 
     async def open(self) -> dict[str, Tool]:
         """Start or find all of them; their tools by name."""
-        found = await asyncio.gather(*(server.open() for server in self._servers))
+        opening = [asyncio.ensure_future(server.open()) for server in self._servers]
+        try:
+            found = await asyncio.gather(*opening)
+        finally:
+            # The first that fails is the error; nobody waits for those that still begin.
+            for one in opening:
+                one.cancel()
+            await asyncio.gather(*opening, return_exceptions=True)
         return {tool.name: tool for tools in found for tool in tools}
 
     async def close(self) -> None:
@@ -62,19 +71,23 @@ class Server:
         ready: asyncio.Future[list[Tool]] = asyncio.get_running_loop().create_future()
         self._leave.clear()
         # In a task of its own: its context managers must be left where they were entered.
-        self._life = asyncio.create_task(self._live(ready))
+        life = self._life = asyncio.create_task(self._live(ready))
         try:
             async with asyncio.timeout(_START_PATIENCE):
-                either: set[asyncio.Future[Any]] = {ready, self._life}
+                either: set[asyncio.Future[Any]] = {ready, life}
                 await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         except TimeoutError:
-            await self.close()
+            await finished(self.close())
             raise RuntimeError(
-                f"the MCP server {self.name!r} did not answer within {_START_PATIENCE:g} s"
+                f"the MCP server {self.name!r} did not answer within {_START_PATIENCE:g} s; look "
+                f"at {self._wanted.get('url') or self._wanted.get('command')!r}"
             ) from None
+        except BaseException:
+            await finished(self.close())
+            raise
         if not ready.done():
-            failure = self._life.exception()
-            await self.close()
+            failure = None if life.cancelled() else life.exception()
+            await finished(self.close())
             raise RuntimeError(
                 f"the MCP server {self.name!r} could not be started: {_innermost(failure)}; look "
                 f"at {self._wanted.get('url') or self._wanted.get('command')!r}"
@@ -83,12 +96,19 @@ class Server:
 
     async def close(self) -> None:
         life, self._life = self._life, None
-        self._session = None
-        if life is not None:
-            self._leave.set()
-            await asyncio.wait({life})
-            if not life.cancelled():
-                life.exception()  # seen: whoever called it meanwhile was told
+        begun, self._session = self._session is not None, None
+        if life is None:
+            return
+        self._leave.set()
+        # One that has not begun does not look whether it is to leave; it waits for the server.
+        if begun:
+            await asyncio.wait({life}, timeout=_END_PATIENCE)
+        for _ in range(2):
+            if not life.done():
+                life.cancel()
+                await asyncio.wait({life}, timeout=_END_PATIENCE)
+        if life.done() and not life.cancelled():
+            life.exception()  # seen: whoever called it meanwhile was told
 
     async def _live(self, ready: asyncio.Future[list[Tool]]) -> None:
         async with AsyncExitStack() as stack:

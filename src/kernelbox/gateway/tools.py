@@ -178,7 +178,7 @@ async def _approved(approve: Approve, name: str, arguments: dict[str, Any]) -> d
     try:
         verdict = approve(request)
         if inspect.isawaitable(verdict):
-            verdict = await apart.outcome_of(lambda: verdict)
+            verdict = await apart.outcome_of(lambda said=verdict: said)
     except (ToolRejected, asyncio.CancelledError):
         raise
     except BaseException as error:
