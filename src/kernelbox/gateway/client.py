@@ -37,7 +37,7 @@ class KernelClient:
     - ``env``: variables of this kernel, besides the gateway's
     - ``tools``: functions, sync or async, that code in the kernel can call: ``import tools``
     - ``mcp_servers``: MCP servers whose tools it can call: ``import tools.NAME``. Each is
-      ``{"command": …, "args": […], "env": {…}}`` or ``{"url": …}``
+      ``{"command": …, "args": […], "env": {…}}`` or ``{"url": …, "headers": {…}}``
     - ``approve``: asked before each call of a tool, with an :class:`ApprovalRequest`, on the event
       loop; without it every call of a registered tool is approved. ``approve="stream"``:
       :meth:`stream` yields the requests

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from inspect import Signature
 from typing import Any
 
@@ -25,7 +25,14 @@ except ImportError as error:
 
 _START_PATIENCE = 60.0
 _END_PATIENCE = 10.0
-_SERVER_KEYS = {"command", "args", "env", "cwd", "url", "type"}
+_KEYS = {
+    "command": {"command", "args", "env", "cwd", "type"},
+    "url": {"url", "headers", "type"},
+}
+_TYPES = {
+    "command": {"stdio"},
+    "url": {"http", "streamable-http", "streamable_http", "sse"},
+}
 
 
 class Servers:
@@ -55,12 +62,7 @@ class Server:
 
     def __init__(self, name: str, wanted: Mapping[str, Any]) -> None:
         check_name(name)
-        unknown = set(wanted) - _SERVER_KEYS
-        if unknown or ("command" in wanted) == ("url" in wanted):
-            raise ValueError(
-                f"the MCP server {name!r} is either {{'command': …, 'args': […], 'env': {{…}}}} or "
-                f"{{'url': …}}" + (f"; it does not know {sorted(unknown)}" if unknown else "")
-            )
+        _check(name, wanted)
         self.name = name
         self._wanted = wanted
         self._session: ClientSession | None = None
@@ -122,9 +124,7 @@ class Server:
 
     def _transport(self) -> Any:
         if "url" in self._wanted:
-            from mcp.client.streamable_http import streamable_http_client
-
-            return streamable_http_client(str(self._wanted["url"]))
+            return self._far(str(self._wanted["url"]))
         server = StdioServerParameters(
             command=str(self._wanted["command"]),
             args=[str(argument) for argument in self._wanted.get("args") or ()],
@@ -133,6 +133,24 @@ class Server:
         )
         # What it logs is for whoever runs us, also where somebody has put something over stderr.
         return stdio_client(server, errlog=sys.__stderr__ or sys.stderr)
+
+    @asynccontextmanager
+    async def _far(self, url: str) -> AsyncIterator[Any]:
+        headers = dict(self._wanted.get("headers") or {})
+        if self._wanted.get("type") == "sse":
+            from mcp.client.sse import sse_client
+
+            async with sse_client(url, headers=headers) as streams:
+                yield streams
+        else:
+            from mcp.client.streamable_http import streamable_http_client
+            from mcp.shared._httpx_utils import create_mcp_http_client
+
+            async with (
+                create_mcp_http_client(headers=headers) as client,
+                streamable_http_client(url, http_client=client) as streams,
+            ):
+                yield streams
 
     async def _described(self, session: ClientSession) -> list[dict[str, Any]]:
         from mcp.types import PaginatedRequestParams
@@ -175,6 +193,31 @@ class Server:
             return answer
         finally:
             asked.cancel()
+
+
+def _check(name: str, wanted: Mapping[str, Any]) -> None:
+    """What nobody would heed is refused: it may have been meant to keep others out."""
+    if ("command" in wanted) == ("url" in wanted):
+        raise ValueError(
+            f"the MCP server {name!r} is either {{'command': …, 'args': […], 'env': {{…}}}} or "
+            "{'url': …, 'headers': {…}}"
+        )
+    kind = "command" if "command" in wanted else "url"
+    if unknown := set(wanted) - _KEYS[kind]:
+        raise ValueError(
+            f"the MCP server {name!r} has a {kind}, and then {sorted(unknown)} means nothing; "
+            f"there are {sorted(_KEYS[kind])}"
+        )
+    if wanted.get("type") is not None and wanted["type"] not in _TYPES[kind]:
+        raise ValueError(
+            f"the MCP server {name!r} has a {kind}, and then its type is one of "
+            f"{sorted(_TYPES[kind])}, not {wanted['type']!r}"
+        )
+    headers = wanted.get("headers") or {}
+    if not isinstance(headers, Mapping) or not all(
+        isinstance(part, str) for pair in headers.items() for part in pair
+    ):
+        raise ValueError(f"the headers of the MCP server {name!r} map names to values, all text")
 
 
 class _Caller:
