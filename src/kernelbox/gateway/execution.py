@@ -168,6 +168,10 @@ class Execution:
             case "clear_output":
                 self._output.clear(wait=bool(content.get("wait")))
             case "input_request":
+                # A cell asks one thing at a time: what it asked before, it does not wait for any
+                # more, and the answer must not be taken for that to this.
+                for earlier in self._calls:
+                    earlier.cancel()
                 call = asyncio.create_task(self._answer(message))
                 self._calls.add(call)
                 call.add_done_callback(self._calls.discard)

@@ -26,6 +26,7 @@ Approve = Callable[["ApprovalRequest"], "Awaitable[object] | object"]
 """Decides about a call: by the request's methods, now or later, or by returning a bool."""
 
 _NAME_SHOWN = 100
+_NUMBER_SHOWN = 100
 
 
 class ToolRejected(Exception):
@@ -141,28 +142,45 @@ class Desk:
     ) -> str:
         """What the kernel is told about its call. ``thinking`` is entered while somebody decides;
         ``approve`` is who does, instead of the desk's own."""
+        call = _Call()
         try:
-            name, arguments = _read(prompt)
-            tool = self.tools.get(name)
+            call = _read(prompt)
+            tool = self.tools.get(call.name)
             if tool is None:
-                raise ToolRejected(f"there is no tool {name[:_NAME_SHOWN]!r}")
+                raise ToolRejected(f"there is no tool {call.name[:_NAME_SHOWN]!r}")
             # Nobody is asked about a call that could not be made.
-            bind(tool.signature, arguments)
+            bind(tool.signature, call.arguments)
+            arguments = call.arguments
             decides = approve or self._approve
             if decides is not None:
                 with thinking():
-                    arguments = await _approved(decides, name, arguments)
+                    arguments = await _approved(decides, call.name, arguments)
             positional, named = bind(tool.signature, arguments)
         except ToolRejected as refusal:
-            return _problem("rejected", str(refusal))
+            return call.problem("rejected", str(refusal))
         except TypeError as error:
-            return _problem("arguments", f"{name}(): {error}")
+            return call.problem("arguments", f"{call.name}(): {error}")
         except Exception as error:  # noqa: BLE001 - a cell that is not answered waits for ever
-            return _problem("rejected", f"it could not be approved: {words_of(error)}")
-        return await _called(tool, positional, named)
+            return call.problem("rejected", f"it could not be approved: {words_of(error)}")
+        return await _called(tool, positional, named, call)
 
 
-def _read(prompt: str) -> tuple[str, dict[str, Any]]:
+@dataclass(frozen=True)
+class _Call:
+    """What a kernel asks for. Its answer carries its ``number``, so that it is no other call's."""
+
+    name: str = ""
+    arguments: dict[str, Any] = field(default_factory=dict)
+    number: str = ""
+
+    def value(self, value: Any) -> str:
+        return json.dumps({"number": self.number, "value": value})
+
+    def problem(self, kind: str, message: str) -> str:
+        return json.dumps({"number": self.number, "kind": kind, "message": message})
+
+
+def _read(prompt: str) -> _Call:
     try:
         asked = json.loads(prompt.removeprefix(MARK))
         name, arguments = asked["tool"], asked["arguments"]
@@ -170,7 +188,7 @@ def _read(prompt: str) -> tuple[str, dict[str, Any]]:
         raise ToolRejected("this is no call of a tool") from None
     if not isinstance(name, str) or not isinstance(arguments, dict):
         raise ToolRejected("this is no call of a tool")
-    return name, arguments
+    return _Call(name, arguments, str(asked.get("number", ""))[:_NUMBER_SHOWN])
 
 
 async def _approved(approve: Approve, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -188,22 +206,22 @@ async def _approved(approve: Approve, name: str, arguments: dict[str, Any]) -> d
     return await request.response()
 
 
-async def _called(tool: Tool, positional: list[Any], named: dict[str, Any]) -> str:
+async def _called(tool: Tool, positional: list[Any], named: dict[str, Any], call: _Call) -> str:
     try:
         value = await apart.call(tool.call, *positional, **named)
     except asyncio.CancelledError:
         raise  # nobody waits for the call any more; one that cancels itself is Abandoned
     except BaseException as error:  # noqa: BLE001 - it is the kernel's to hear of, sys.exit() too
-        return _problem("failed", words_of(error))
+        return call.problem("failed", words_of(error))
     try:
-        return json.dumps({"value": value})
+        return call.value(value)
     except Exception:  # noqa: BLE001 - whatever its own methods raise
         pass
     try:
-        return json.dumps({"value": str(value)})
+        return call.value(str(value))
     except Exception as error:  # noqa: BLE001
-        kind = type(value).__name__
-        return _problem("failed", f"its value, of {kind}, is no JSON, and no text: {words_of(error)}")
+        words = f"its value, of {type(value).__name__}, is no JSON and has no text"
+        return call.problem("failed", f"{words}: {words_of(error)}")
 
 
 def words_of(error: BaseException) -> str:
@@ -212,7 +230,3 @@ def words_of(error: BaseException) -> str:
         return f"{type(error).__name__}: {error}"
     except Exception:  # noqa: BLE001
         return type(error).__name__
-
-
-def _problem(kind: str, message: str) -> str:
-    return json.dumps({"kind": kind, "message": message})
