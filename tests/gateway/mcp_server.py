@@ -49,11 +49,11 @@ class Guarded:
         self._shown = f"Bearer {token}".encode()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "http":
-            if dict(scope["headers"]).get(b"authorization") != self._shown:
-                await send({"type": "http.response.start", "status": 401, "headers": []})
-                await send({"type": "http.response.body", "body": b"a token is needed"})
-                return
+        shown = dict(scope.get("headers") or ()).get(b"authorization")
+        if scope["type"] == "http" and shown != self._shown:
+            await send({"type": "http.response.start", "status": 401, "headers": []})
+            await send({"type": "http.response.body", "body": b"a token is needed"})
+            return
         await self._app(scope, receive, send)
 
 

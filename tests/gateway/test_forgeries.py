@@ -103,16 +103,17 @@ shell.ask_input = lambda prompt, **_: json.dumps({"number": "0" * 16, "value": "
 tools.secret(1)
 """
     async with connected(tools=[secret]) as client:
-        with pytest.raises(ExecutionError, match="ToolError: the answer to secret.. was lost"):
+        with pytest.raises(ExecutionError, match=r"ToolError: the answer to secret\(\) was lost"):
             await client.execute(code)
 
 
 async def test_a_late_answer_is_not_that_to_the_next_call(connected: Any) -> None:
     """A cell that catches an interrupt goes on: what it asked before is not what it asks now."""
-    found = asyncio.Event()
+    looking, wanted, found = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def lookup(key: str) -> str:
         ran.append("lookup")
+        looking.set()
         await asyncio.wait_for(found.wait(), 30)
         return f"row of {key}"
 
@@ -125,6 +126,7 @@ async def test_a_late_answer_is_not_that_to_the_next_call(connected: Any) -> Non
             request.accept()
         else:
             asked.append(request)  # somebody thinks about it
+            wanted.set()
 
     code = """
 import tools
@@ -137,11 +139,9 @@ print('pay:', tools.pay(1000))
     async with connected(tools=[lookup, pay], approve=approve) as client:
         running = asyncio.create_task(client.execute(code, timeout=30))
         async with asyncio.timeout(30):
-            while ran != ["lookup"]:
-                await asyncio.sleep(0.01)
+            await looking.wait()
             await client.interrupt()
-            while not asked:
-                await asyncio.sleep(0.01)
+            await wanted.wait()
             found.set()
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(running), 1)
