@@ -228,6 +228,26 @@ async def test_the_first_word_counts_and_may_come_from_a_thread(connected: Any) 
         assert (await client.execute("import tools\nprint(tools.add(1))")).text == "10"
 
 
+async def test_an_approver_that_blocks_blocks_nobody_else(connected: Any) -> None:
+    decided = threading.Event()
+    threads: list[threading.Thread] = []
+
+    def approve(request: ApprovalRequest) -> bool:
+        threads.append(threading.current_thread())
+        return decided.wait(PATIENCE)
+
+    async with connected(tools=[add], approve=approve) as client, connected() as other:
+        running = asyncio.create_task(client.execute("import tools\nprint(tools.add(1))"))
+        assert (await other.execute("print('free')")).text == "free"
+        async with asyncio.timeout(PATIENCE):
+            while not threads:  # noqa: ASYNC110 - it is in a thread
+                await asyncio.sleep(0.01)
+        assert not running.done()
+        decided.set()
+        assert (await running).text == "3"
+    assert threads[0] is not threading.main_thread()
+
+
 async def test_nobody_is_asked_about_a_call_that_cannot_be_made(connected: Any) -> None:
     asked: list[ApprovalRequest] = []
     async with connected(tools=[add], approve=asked.append) as client:
@@ -334,7 +354,11 @@ async def test_an_approval_that_never_comes_outlasts_the_timeout_and_can_be_canc
     connected: Any,
 ) -> None:
     asked = asyncio.Event()
-    async with connected(tools=[add], approve=lambda request: asked.set()) as client:
+
+    async def approve(request: ApprovalRequest) -> None:
+        asked.set()
+
+    async with connected(tools=[add], approve=approve) as client:
         running = asyncio.create_task(client.execute("import tools\ntools.add(1)", timeout=2))
         async with asyncio.timeout(PATIENCE):
             await asked.wait()

@@ -31,10 +31,6 @@ class Service:
         self._port = port
         self.headers = {"Authorization": f"Bearer {token}"} if token else {}
 
-    def websocket(self, path: str) -> str:
-        name = f"[{self._host}]" if ":" in self._host else self._host
-        return f"ws://{name}:{self._port}{path}"
-
     async def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         """The answer's JSON; None if it has none."""
         return await in_thread(self._ask, method, path, body)

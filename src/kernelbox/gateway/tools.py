@@ -9,6 +9,7 @@ makes up, it can ask for registered tools only, and never for their approval.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import json
 import threading
@@ -69,7 +70,8 @@ class ApprovalRequest:
             if not self._answer.done():
                 say()
 
-        self._answer.get_loop().call_soon_threadsafe(unless_nobody_waits)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._answer.get_loop().call_soon_threadsafe(unless_nobody_waits)
 
 
 @dataclass(frozen=True)
@@ -138,10 +140,10 @@ class Desk:
         prompt: str,
         *,
         thinking: Callable[[], AbstractContextManager[object]],
-        approve: Approve | None = None,
+        show: Callable[[ApprovalRequest], None] | None = None,
     ) -> str:
         """What the kernel is told about its call. ``thinking`` is entered while somebody decides;
-        ``approve`` is who does, instead of the desk's own."""
+        ``show`` is given the request, if whoever sees it there is to decide."""
         call = _Call()
         try:
             call = _read(prompt)
@@ -151,10 +153,15 @@ class Desk:
             # Nobody is asked about a call that could not be made.
             bind(tool.signature, call.arguments)
             arguments = call.arguments
-            decides = approve or self._approve
-            if decides is not None:
+            if show is not None or self._approve is not None:
+                loop = asyncio.get_running_loop()
+                request = ApprovalRequest(call.name, arguments, loop.create_future())
                 with thinking():
-                    arguments = await _approved(decides, call.name, arguments)
+                    if show is not None:
+                        show(request)
+                    elif self._approve is not None:
+                        await _decide(self._approve, request)
+                    arguments = await request.response()
             positional, named = bind(tool.signature, arguments)
         except ToolRejected as refusal:
             return call.problem("rejected", str(refusal))
@@ -191,19 +198,17 @@ def _read(prompt: str) -> _Call:
     return _Call(name, arguments, str(asked.get("number", ""))[:_NUMBER_SHOWN])
 
 
-async def _approved(approve: Approve, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    request = ApprovalRequest(name, arguments, asyncio.get_running_loop().create_future())
+async def _decide(approve: Approve, request: ApprovalRequest) -> None:
+    """Ask whoever approves: on the loop if that is async, and otherwise in a thread, so that a
+    person may take their time. They decide by what they return, or by the request, also later."""
     try:
-        verdict = approve(request)
-        if inspect.isawaitable(verdict):
-            verdict = await apart.outcome_of(lambda said=verdict: said)
+        verdict = await apart.call(approve, request)
     except (ToolRejected, asyncio.CancelledError):
         raise
     except BaseException as error:
         raise ToolRejected(f"it could not be approved: {words_of(error)}") from error
     if isinstance(verdict, bool):
         (request.accept if verdict else request.reject)()
-    return await request.response()
 
 
 async def _called(tool: Tool, positional: list[Any], named: dict[str, Any], call: _Call) -> str:
