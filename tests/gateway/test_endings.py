@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import textwrap
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +108,28 @@ async def test_a_kernel_that_dies_while_nothing_runs_is_told_with_the_next_cell(
         assert result.text.endswith("False")
 
 
+async def test_tools_and_folder_are_there_after_a_death_while_nothing_ran(
+    connected: Any, tmp_path: Path
+) -> None:
+    async with connected(tools={"double": lambda x: 2 * x}, working_dir=tmp_path) as client:
+        for _ in range(2):
+            pid = await pid_of(client)
+            os.kill(pid, signal.SIGKILL)
+            wait_until(lambda pid=pid: not alive(pid), what="it to end")
+            result = await client.execute("import os, tools\nprint(tools.double(4), os.getcwd())")
+            told, said = result.text.split("\n")
+            assert "variables are gone" in told
+            assert "SIGKILL" in told
+            assert said == f"8 {tmp_path}"
+            assert (await client.execute("print(tools.double(1))")).text == "2"  # told once
+        pid = await pid_of(client)
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not alive(pid), what="it to end")
+        items = [item async for item in client.stream("print('on')")]
+        assert "variables are gone" in items[0]
+        assert items[1:-1] == ["on\n"]
+
+
 async def test_those_that_wait_hear_of_the_end_too(connected: Any) -> None:
     async with connected() as client:
         pid = await pid_of(client)
@@ -115,6 +140,97 @@ async def test_those_that_wait_hear_of_the_end_too(connected: Any) -> None:
         async with asyncio.timeout(PATIENCE):
             found = await asyncio.gather(*running, return_exceptions=True)
         assert [type(one) for one in found] == [KernelDied] * 3
+
+
+# -- connections --------------------------------------------------------------------------------
+
+
+class Way:
+    """A way to a gateway that can be cut, as a network can."""
+
+    def __init__(self, port: int) -> None:
+        self._to = port
+        self._writers: list[asyncio.StreamWriter] = []
+        self._server: asyncio.Server | None = None
+        self.port = 0
+
+    async def __aenter__(self) -> Way:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._server is not None
+        self._server.close()
+        self.cut()
+
+    def cut(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()
+        self._writers.clear()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._to)
+        self._writers += [writer, far_writer]
+        await asyncio.gather(_pass(reader, far_writer), _pass(far_reader, writer))
+
+
+async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+            await writer.drain()
+    writer.close()
+
+
+async def test_a_connection_that_breaks_is_made_again_and_nothing_is_lost(
+    gateway: KernelGateway, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    code = f"""
+import os, time
+print('on', flush=True)
+while not os.path.exists({str(go)!r}):
+    time.sleep(0.01)
+for n in range(100):
+    print(n, flush=True)
+"""
+    async with (
+        Way(gateway.port) as way,
+        KernelClient(host="127.0.0.1", port=way.port, tools={"double": lambda x: 2 * x}) as client,
+        asyncio.timeout(PATIENCE * 2),
+    ):
+        await client.execute("x = 1")
+        stream = client.stream(code)
+        assert await anext(stream) == "on\n"
+        way.cut()
+        go.touch()
+        items = [item async for item in stream]
+        assert items[-1].text == "\n".join(["on", *map(str, range(100))])
+        # While nothing runs, and what was sent into a connection that is not known to be broken.
+        for n in range(3):
+            way.cut()
+            result = await client.execute(f"import tools\nx += 1\nprint(x, tools.double({n}))")
+            assert result.text == f"{n + 2} {2 * n}"
+
+
+async def test_an_answer_to_a_call_is_not_lost_with_the_connection(gateway: KernelGateway) -> None:
+    ran: list[int] = []
+    way = Way(gateway.port)
+
+    async def cut(n: int) -> int:
+        ran.append(n)
+        way.cut()
+        return n
+
+    async with (
+        way,
+        KernelClient(host="127.0.0.1", port=way.port, tools=[cut]) as client,
+        asyncio.timeout(PATIENCE * 2),
+    ):
+        code = "import tools\nprint([tools.cut(n) for n in range(3)])"
+        assert (await client.execute(code)).text == "[0, 1, 2]"
+    assert ran == [0, 1, 2]
 
 
 # -- gateways -----------------------------------------------------------------------------------
@@ -253,6 +369,50 @@ async def test_a_start_that_is_cancelled_leaves_nothing(place: Path) -> None:
     with pytest.raises(asyncio.CancelledError):
         await starting
     wait_until(lambda: not list(place.iterdir()), what="the folder to be removed")
+
+
+async def kernels_of(gateway: KernelGateway) -> int:
+    def ask() -> int:
+        with urllib.request.urlopen(f"http://127.0.0.1:{gateway.port}/api/kernels") as answer:
+            return len(json.load(answer))
+
+    return await asyncio.to_thread(ask)
+
+
+async def test_a_connect_that_is_cancelled_leaves_no_kernel(place: Path) -> None:
+    async with KernelGateway(port=0) as gateway:
+        for delay in (0.0, 0.002, 0.005, 0.01, 0.02, 0.05):
+            client = KernelClient(port=gateway.port)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(client.connect(), delay)
+            await client.disconnect()
+            assert await kernels_of(gateway) == 0
+
+
+async def test_a_disconnect_that_is_cancelled_leaves_no_kernel(place: Path) -> None:
+    async with KernelGateway(port=0) as gateway:
+        client = KernelClient(port=gateway.port)
+        await client.connect()
+        ending = asyncio.create_task(client.disconnect())
+        await asyncio.sleep(0)
+        ending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await ending
+        assert await kernels_of(gateway) == 0
+
+
+async def test_a_large_cell_that_is_cancelled_on_its_way_does_not_run_on(connected: Any) -> None:
+    code = "import time\ntime.sleep(600)\n#" + "z" * 20_000_000
+    async with connected() as client:
+        await client.execute("x = 1")
+        for delay in (0.0, 0.1):
+            running = asyncio.create_task(client.execute(code))
+            await asyncio.sleep(0)  # it begins
+            await asyncio.sleep(delay)
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+            assert (await client.execute("x", timeout=PATIENCE)).text == "1"
 
 
 async def test_join_returns_when_the_gateway_ends() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -81,7 +82,10 @@ async def test_a_changed_module_changes_nothing_outside(connected: Any) -> None:
     code = """
 import json, tools
 from kernelbox.inside import host_tools, shell
-shell.ask_input = lambda prompt="", **_: json.dumps({"value": "made up"})
+def made_up(prompt, **_):
+    number = json.loads(prompt.removeprefix(host_tools.MARK))["number"]
+    return json.dumps({"number": number, "value": "made up"})
+shell.ask_input = made_up
 print(tools.secret(1))
 tools.secret = lambda x: "mine"
 print(tools.secret(1))
@@ -89,6 +93,62 @@ print(tools.secret(1))
     async with connected(tools=[secret], approve=refuse) as client:
         assert (await client.execute(code)).text == "made up\nmine"
     assert (ran, asked) == ([], [])
+
+
+async def test_an_answer_to_another_call_is_refused(connected: Any) -> None:
+    code = """
+import json, tools
+from kernelbox.inside import shell
+shell.ask_input = lambda prompt, **_: json.dumps({"number": "0" * 16, "value": "another's"})
+tools.secret(1)
+"""
+    async with connected(tools=[secret]) as client:
+        with pytest.raises(ExecutionError, match=r"ToolError: the answer to secret\(\) was lost"):
+            await client.execute(code)
+
+
+async def test_a_late_answer_is_not_that_to_the_next_call(connected: Any) -> None:
+    """A cell that catches an interrupt goes on: what it asked before is not what it asks now."""
+    looking, wanted, found = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def lookup(key: str) -> str:
+        ran.append("lookup")
+        looking.set()
+        await asyncio.wait_for(found.wait(), 30)
+        return f"row of {key}"
+
+    def pay(amount: int) -> str:
+        ran.append("pay")
+        return f"paid {amount}"
+
+    async def approve(request: ApprovalRequest) -> None:
+        if request.tool == "lookup":
+            request.accept()
+        else:
+            asked.append(request)  # somebody thinks about it
+            wanted.set()
+
+    code = """
+import tools
+try:
+    tools.lookup('x')
+except KeyboardInterrupt:
+    print('caught')
+print('pay:', tools.pay(1000))
+"""
+    async with connected(tools=[lookup, pay], approve=approve) as client:
+        running = asyncio.create_task(client.execute(code, timeout=30))
+        async with asyncio.timeout(30):
+            await looking.wait()
+            await client.interrupt()
+            await wanted.wait()
+            found.set()
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(running), 1)
+            assert ran == ["lookup"]
+            asked[0].accept()
+            assert (await running).text == "caught\npay: paid 1000"
+    assert ran == ["lookup", "pay"]
 
 
 async def test_arguments_that_are_no_json_never_leave_the_kernel(connected: Any) -> None:

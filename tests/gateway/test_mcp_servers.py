@@ -7,6 +7,8 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -89,23 +91,43 @@ async def test_functions_and_several_servers_live_side_by_side(connected: Any) -
         assert (await client.execute(code)).text == "4 3 to the other"
 
 
-async def test_a_server_behind_a_url(connected: Any) -> None:
+@asynccontextmanager
+async def served(*how: str, **env: str) -> AsyncIterator[str]:
+    """The server over HTTP, and where it is."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
         port = listening.getsockname()[1]
         process = subprocess.Popen(  # noqa: ASYNC220
-            [sys.executable, PROGRAM, str(listening.fileno())],
+            [sys.executable, PROGRAM, str(listening.fileno()), *how],
             pass_fds=[listening.fileno()],
-            env={**os.environ},
+            env={**os.environ, **env},
         )
     try:
-        servers = {"far": {"url": f"http://127.0.0.1:{port}/mcp"}}
-        async with connected(mcp_servers=servers) as client:
-            assert (await client.execute("import tools\nprint(tools.far.add(2, 3))")).text == "5"
+        yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
         await asyncio.to_thread(process.wait)
+
+
+async def test_a_server_behind_a_url(connected: Any) -> None:
+    async with (
+        served() as address,
+        connected(mcp_servers={"far": {"url": f"{address}/mcp"}}) as client,
+    ):
+        assert (await client.execute("import tools\nprint(tools.far.add(2, 3))")).text == "5"
+
+
+@pytest.mark.parametrize("kind", ["http", "sse"])
+async def test_a_server_behind_a_token(connected: Any, kind: str) -> None:
+    async with served(kind, SMALL_TOKEN="open-sesame") as address:
+        url = f"{address}/sse" if kind == "sse" else f"{address}/mcp"
+        far = {"url": url, "type": kind, "headers": {"Authorization": "Bearer open-sesame"}}
+        async with connected(mcp_servers={"far": far}) as client:
+            assert (await client.execute("import tools\nprint(tools.far.add(2, 3))")).text == "5"
+        with pytest.raises(RuntimeError, match="'far' could not be started"):
+            async with connected(mcp_servers={"far": {"url": url, "type": kind}}):
+                pass
 
 
 @pytest.mark.parametrize(
@@ -125,9 +147,44 @@ async def test_a_server_that_does_not_start_is_said(
     assert words in str(caught.value)
 
 
+async def test_a_server_that_says_nothing_is_said_in_time(
+    connected: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sleepers() -> list[psutil.Process]:
+        return [c for c in psutil.Process().children(recursive=True) if "4321" in c.cmdline()]
+
+    silent = {"command": "sleep", "args": ["4321"]}
+    monkeypatch.setattr("kernelbox.gateway.mcp_servers._START_PATIENCE", 1.0)
+    async with asyncio.timeout(60):
+        with pytest.raises(RuntimeError, match="'silent' did not answer within 1 s"):
+            async with connected(mcp_servers={"silent": silent}):
+                pass
+    # Nor does anybody wait for it if another fails.
+    monkeypatch.setattr("kernelbox.gateway.mcp_servers._START_PATIENCE", 600.0)
+    broken = {"command": "no-such-program-anywhere"}
+    async with asyncio.timeout(60):
+        with pytest.raises(RuntimeError, match="'broken' could not be started"):
+            async with connected(mcp_servers={"silent": silent, "broken": broken}):
+                pass
+    # Nor if its caller does not want to wait any longer.
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(2), connected(mcp_servers={"silent": silent}):
+            pass
+    await asyncio.to_thread(wait_until, lambda: not sleepers(), what="the servers to end")
+
+
 def test_servers_are_described_in_one_of_two_ways() -> None:
     for server in ({}, {"command": "a", "url": "b"}, {"program": "a"}):
         with pytest.raises(ValueError, match="'broken' is either"):
+            KernelClient(mcp_servers={"broken": server})
+    for server, words in (
+        ({"command": "a", "headers": {"X": "y"}}, "headers"),
+        ({"url": "a", "args": ["b"]}, "args"),
+        ({"url": "a", "type": "stdio"}, "'sse'"),
+        ({"command": "a", "type": "sse"}, "'stdio'"),
+        ({"url": "a", "headers": {"X": 1}}, "all text"),
+    ):
+        with pytest.raises(ValueError, match=words):
             KernelClient(mcp_servers={"broken": server})
     with pytest.raises(ValueError, match="name"):
         KernelClient(mcp_servers={"not a name": {"url": "x"}})

@@ -92,3 +92,13 @@ async def test_a_file_says_which_walls(tmp_path: Path, secret: Path) -> None:
     async with made as gateway, KernelClient(port=gateway.port) as client:
         await client.execute(f"open({str(out / 'y')!r}, 'w').write('written')")
     assert (out / "y").read_text() == "written"
+
+
+async def test_what_is_given_reaches_the_code_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("NOT_GIVEN", "a secret of the caller")
+    code = "import os\nprint([os.environ.get(n) for n in ('OF_GATEWAY', 'OF_CLIENT', 'NOT_GIVEN')])"
+    made = KernelGateway(port=0, sandbox=True, env={"OF_GATEWAY": "1"})
+    async with made as gateway, KernelClient(port=gateway.port, env={"OF_CLIENT": "2"}) as client:
+        assert (await client.execute(code)).text == "['1', '2', None]"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import inspect
 from collections.abc import Callable
 from inspect import Signature
@@ -51,6 +52,27 @@ def test_a_signature_is_written_as_any_kernel_can_run_it(function: Any, text: st
     evaluated = stub_signature(inspect.signature(function, eval_str=True)).text
     assert text in (written, evaluated)
     exec(f"from typing import *\ndef stub{written}: pass", {})
+
+
+async def test_names_of_parameters_and_tools_stand_in_nobodys_way(connected: Any) -> None:
+    def look(locals: str, _call: str = "b", _call_: str = "c", *, dict: str = "d") -> str:
+        return locals + _call + _call_ + dict
+
+    def list(str: str = "e") -> builtins.list[builtins.str]:
+        return [str]
+
+    def after(items: builtins.list[int] | None = None) -> builtins.list[int]:
+        return items or []
+
+    after.__annotations__ = {"items": "list[int] | None", "return": "list[int]"}
+    tools = {"look": look, "list": list, "after": after, "locals": list}
+    async with connected(tools=tools) as client:
+        await client.execute("import tools")
+        assert (await client.execute("print(tools.look('a'), tools.look('a', dict='f'))")).text == (
+            "abcd abcf"
+        )
+        code = "print(tools.list(), tools.locals(str='g'), tools.after([1]))"
+        assert (await client.execute(code)).text == "['e'] ['g'] [1]"
 
 
 def test_arguments_by_name_find_their_parameters() -> None:

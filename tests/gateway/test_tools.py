@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import sys
 import threading
 from contextlib import aclosing
 from typing import Any
@@ -63,6 +66,57 @@ async def test_what_a_tool_raises_is_an_error_in_the_cell(connected: Any) -> Non
             "try:\n    tools.fail()\nexcept tools.ToolError as error:\n    print('caught', error)"
         )
         assert "caught KeyError" in (await client.execute(code)).text
+
+
+async def test_however_a_tool_ends_its_call_is_answered(connected: Any) -> None:
+    class Wordless:
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    class WordlessError(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    async def cancels_itself() -> None:
+        raise asyncio.CancelledError
+
+    async def cancels_a_part() -> None:
+        part = asyncio.create_task(asyncio.sleep(600))
+        part.cancel()
+        await part
+
+    async def leaves() -> None:
+        sys.exit(3)
+
+    def raises_wordless() -> None:
+        raise WordlessError
+
+    tools = {
+        "cancels_itself": cancels_itself,
+        "cancels_a_part": cancels_a_part,
+        "exits": lambda: sys.exit(3),
+        "leaves": leaves,
+        "wordless": Wordless,
+        "raises_wordless": raises_wordless,
+    }
+    async with connected(tools=tools) as client:
+        for name in tools:
+            async with asyncio.timeout(PATIENCE):
+                with pytest.raises(ExecutionError, match="ToolError"):
+                    await client.execute(f"import tools\ntools.{name}()")
+        assert (await client.execute("print('alive')")).text == "alive"
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), asyncio.CancelledError()])
+async def test_however_an_approver_ends_its_call_is_answered(
+    connected: Any, error: BaseException
+) -> None:
+    async def approve(request: ApprovalRequest) -> None:
+        raise error
+
+    async with connected(tools=[add], approve=approve) as client, asyncio.timeout(PATIENCE):
+        with pytest.raises(ExecutionError, match="PermissionError"):
+            await client.execute("import tools\ntools.add(1)")
 
 
 async def test_what_is_no_json_comes_back_as_text(connected: Any) -> None:
@@ -174,6 +228,26 @@ async def test_the_first_word_counts_and_may_come_from_a_thread(connected: Any) 
         assert (await client.execute("import tools\nprint(tools.add(1))")).text == "10"
 
 
+async def test_an_approver_that_blocks_blocks_nobody_else(connected: Any) -> None:
+    decided = threading.Event()
+    threads: list[threading.Thread] = []
+
+    def approve(request: ApprovalRequest) -> bool:
+        threads.append(threading.current_thread())
+        return decided.wait(PATIENCE)
+
+    async with connected(tools=[add], approve=approve) as client, connected() as other:
+        running = asyncio.create_task(client.execute("import tools\nprint(tools.add(1))"))
+        assert (await other.execute("print('free')")).text == "free"
+        async with asyncio.timeout(PATIENCE):
+            while not threads:  # noqa: ASYNC110 - it is in a thread
+                await asyncio.sleep(0.01)
+        assert not running.done()
+        decided.set()
+        assert (await running).text == "3"
+    assert threads[0] is not threading.main_thread()
+
+
 async def test_nobody_is_asked_about_a_call_that_cannot_be_made(connected: Any) -> None:
     asked: list[ApprovalRequest] = []
     async with connected(tools=[add], approve=asked.append) as client:
@@ -240,6 +314,31 @@ async def test_a_tool_that_takes_too_long_times_out(connected: Any, kind: str) -
     assert cancelled == ([True] if kind == "async" else [])
 
 
+async def test_tools_that_hang_hold_up_no_timeout(connected: Any) -> None:
+    """Neither those in threads, however many, nor one that heeds no cancellation."""
+    release = threading.Event()
+
+    async def stubborn() -> None:
+        while not release.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.1)
+
+    most = (os.cpu_count() or 1) + 4  # the threads of asyncio's own pool
+    tools = {"hang": lambda: release.wait(PATIENCE * 4), "stubborn": stubborn}
+    try:
+        async with connected(tools=tools) as client:
+            await client.execute("import tools")
+            loop = asyncio.get_running_loop()
+            for name in [*["hang"] * (min(most, 32) + 2), "stubborn"]:
+                began = loop.time()
+                with pytest.raises(TimeoutError):
+                    await client.execute(f"tools.{name}()", timeout=0.3)
+                assert loop.time() - began < PATIENCE / 2
+            assert (await client.execute("print('free')")).text == "free"
+    finally:
+        release.set()
+
+
 async def test_an_approval_that_never_comes_can_be_left(connected: Any) -> None:
     async with connected(tools=[add], approve="stream") as client:
         async with aclosing(client.stream("import tools\ntools.add(1)", timeout=5)) as items:
@@ -255,7 +354,11 @@ async def test_an_approval_that_never_comes_outlasts_the_timeout_and_can_be_canc
     connected: Any,
 ) -> None:
     asked = asyncio.Event()
-    async with connected(tools=[add], approve=lambda request: asked.set()) as client:
+
+    async def approve(request: ApprovalRequest) -> None:
+        asked.set()
+
+    async with connected(tools=[add], approve=approve) as client:
         running = asyncio.create_task(client.execute("import tools\ntools.add(1)", timeout=2))
         async with asyncio.timeout(PATIENCE):
             await asked.wait()

@@ -15,11 +15,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kernelbox.gateway.client import KernelClient
     from kernelbox.gateway.process import KernelGateway
-    from kernelbox.gateway.results import ExecutionError, ExecutionResult, KernelDied
+    from kernelbox.gateway.results import (
+        ConnectionLost,
+        ExecutionError,
+        ExecutionResult,
+        KernelDied,
+    )
     from kernelbox.gateway.tools import ApprovalRequest, ToolRejected
 
 __all__ = [
     "ApprovalRequest",
+    "ConnectionLost",
     "ExecutionError",
     "ExecutionResult",
     "KernelClient",
@@ -30,6 +36,7 @@ __all__ = [
 
 _HOMES = {
     "ApprovalRequest": "tools",
+    "ConnectionLost": "results",
     "ExecutionError": "results",
     "ExecutionResult": "results",
     "KernelClient": "client",

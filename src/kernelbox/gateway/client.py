@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from websockets.exceptions import WebSocketException
 
 from kernelbox.gateway import rest
+from kernelbox.gateway.apart import finished
 from kernelbox.gateway.connection import Connection
-from kernelbox.gateway.execution import Execution, Item
-from kernelbox.gateway.results import Collected, ExecutionError, ExecutionResult
+from kernelbox.gateway.execution import AnotherInterpreter, Execution, Item
+from kernelbox.gateway.results import Collected, ExecutionError, ExecutionResult, KernelDied
 from kernelbox.gateway.stubs import installation
 from kernelbox.gateway.tools import ApprovalRequest, Approve, Desk, Tool, Tools, collect
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from kernelbox.gateway.mcp_servers import Servers
 
 _PREPARATION_PATIENCE = 60.0
+_CLEAN_UP_PATIENCE = 30.0
+_BEGINNINGS = 5
+"""Interpreters that may die before a cell, until that is an error."""
 
 
 class KernelClient:
@@ -37,10 +41,10 @@ class KernelClient:
     - ``env``: variables of this kernel, besides the gateway's
     - ``tools``: functions, sync or async, that code in the kernel can call: ``import tools``
     - ``mcp_servers``: MCP servers whose tools it can call: ``import tools.NAME``. Each is
-      ``{"command": …, "args": […], "env": {…}}`` or ``{"url": …}``
-    - ``approve``: asked before each call of a tool, with an :class:`ApprovalRequest`, on the event
-      loop; without it every call of a registered tool is approved. ``approve="stream"``:
-      :meth:`stream` yields the requests
+      ``{"command": …, "args": […], "env": {…}}`` or ``{"url": …, "headers": {…}}``
+    - ``approve``: asked before each call of a tool, with an :class:`ApprovalRequest`; in a thread,
+      or on the event loop if it is async. Without it every call of a registered tool is approved.
+      ``approve="stream"``: :meth:`stream` yields the requests
     """
 
     def __init__(
@@ -105,9 +109,14 @@ class KernelClient:
             tools = {**self._own_tools, **await self._tools_of_servers()}
             self._desk = Desk(tools, self._approve) if tools else None
             self._connection = Connection(self._why_it_ended)
-            address = self._service.websocket(f"/api/kernels/{made}/channels")
             try:
-                await self._connection.open(address, self._service.headers, self._ping_interval)
+                await self._connection.open(
+                    self.host,
+                    self.port,
+                    f"/api/kernels/{made}/channels",
+                    headers=self._service.headers,
+                    ping_interval=self._ping_interval,
+                )
             except (OSError, WebSocketException, TimeoutError) as error:
                 raise RuntimeError(
                     f"kernel {made} of the gateway at {self.host}:{self.port} cannot be connected "
@@ -120,6 +129,10 @@ class KernelClient:
 
     async def disconnect(self) -> None:
         """End the kernel and the connection to it."""
+        # To the end, also if somebody does not want to wait for it: nobody would end it later.
+        await finished(self._disconnect())
+
+    async def _disconnect(self) -> None:
         kernel_id, self._kernel_id = self._kernel_id, None
         connection, self._connection = self._connection, None
         self._prepared = None
@@ -127,9 +140,7 @@ class KernelClient:
             if connection is not None:
                 await connection.close("the client was disconnected")
             if kernel_id is not None:
-                # Gone already, or its gateway is, which takes it along.
-                with contextlib.suppress(rest.NobodyThere, rest.Refused):
-                    await self._service.ask("DELETE", f"/api/kernels/{kernel_id}")
+                await self._end_kernel(kernel_id)
         finally:
             if self._servers is not None:
                 await self._servers.close()
@@ -173,36 +184,55 @@ class KernelClient:
     async def _run(self, code: str, timeout: float | None) -> AsyncGenerator[Item, None]:
         async with self._turn:
             self.kernel_id  # noqa: B018 - says that we are not connected
-            await self._prepare()
-            execution = self._execution()
-            try:
-                async with aclosing(execution.items(code, timeout)) as items:
-                    async for item in items:
-                        yield item
-            finally:
-                await execution.leave()
-                self._ran_in(execution.epoch)
+            told = None
+            for left in reversed(range(_BEGINNINGS)):
+                if (loss := await self._prepare()) is not None and told is None:
+                    told = f"The kernel's variables are gone: {loss}.\n"
+                    yield told
+                execution = self._execution(told)
+                expected = self._prepared[1] if self._prepared is not None else None
+                try:
+                    items = execution.items(code, timeout, expect_epoch=expected)
+                    async with aclosing(items):
+                        async for item in items:
+                            yield item
+                    return
+                except AnotherInterpreter as error:
+                    # It died while nothing ran: its successor has neither tools nor folder yet.
+                    if not left:
+                        words = f"interpreters die before they can run anything: {error}"
+                        raise KernelDied(
+                            f"KernelDied: {words}", ename="KernelDied", evalue=words
+                        ) from None
+                    self._prepared = None
+                finally:
+                    await finished(execution.leave())
 
-    def _execution(self) -> Execution:
+    def _execution(self, told: str | None = None) -> Execution:
+        """With what was told before as a part of its output."""
         assert self._connection is not None
+        output = Collected(self.images_dir)
+        if told is not None:
+            output.stream(told)
         return Execution(
             self._connection,
-            Collected(self.images_dir),
+            output,
             desk=self._desk,
             interrupt=self._interrupt_quietly,
             restart=self._restart_quietly,
             shows_approvals=self._streams_approvals,
         )
 
-    async def _prepare(self) -> None:
-        """Stubs of tools and the like, in every new interpreter: they die with the old one."""
+    async def _prepare(self) -> str | None:
+        """Stubs of tools and the like, in every new interpreter: they die with the old one. Why
+        that is gone, if we are the first to hear of it."""
         connection = self._connection
         assert connection is not None
         tools = self._desk.tools if self._desk is not None else {}
         program = installation(tools, self._working_dir)
         restarts = connection.restarts
         if not program or (self._prepared is not None and self._prepared[0] == restarts):
-            return
+            return None
         execution = self._execution()
         try:
             items = execution.items(program, _PREPARATION_PATIENCE, silent=True)
@@ -217,13 +247,9 @@ class KernelClient:
                 ) from None
             raise
         finally:
-            await execution.leave()
+            await finished(execution.leave())
         self._prepared = restarts, execution.epoch
-
-    def _ran_in(self, epoch: int | None) -> None:
-        """An interpreter that died while nothing ran was replaced without a word to us."""
-        if self._prepared is not None and epoch is not None and epoch != self._prepared[1]:
-            self._prepared = None
+        return execution.loss
 
     async def _interrupt_quietly(self) -> None:
         with contextlib.suppress(rest.NobodyThere, rest.Refused, RuntimeError):
@@ -244,8 +270,7 @@ class KernelClient:
             body["cwd"] = self._working_dir
         for left in reversed(range(max(retries, 1))):
             try:
-                answer = await self._service.ask("POST", "/api/kernels", body)
-                return str(answer["id"])
+                return await self._made(body)
             except rest.NobodyThere as error:
                 if not left:
                     raise RuntimeError(
@@ -255,11 +280,33 @@ class KernelClient:
                 await asyncio.sleep(retry_interval)
         raise AssertionError("the last attempt returns or raises")
 
-    async def _why_it_ended(self) -> str:
-        """What the gateway knows about the end of our kernel."""
+    async def _made(self, body: dict[str, Any]) -> str:
+        asked = asyncio.ensure_future(self._service.ask("POST", "/api/kernels", body))
+        try:
+            return str((await asyncio.shield(asked))["id"])
+        except asyncio.CancelledError:
+            # The gateway makes it all the same, and nobody would know of it.
+            await finished(self._unmake(asked))
+            raise
+
+    async def _unmake(self, asked: asyncio.Future[Any]) -> None:
+        with contextlib.suppress(rest.NobodyThere, rest.Refused, TimeoutError):
+            async with asyncio.timeout(_CLEAN_UP_PATIENCE):
+                await self._end_kernel(str((await asked)["id"]))
+
+    async def _end_kernel(self, kernel_id: str) -> None:
+        # Gone already, or its gateway is, which takes it along.
+        with contextlib.suppress(rest.NobodyThere, rest.Refused, TimeoutError):
+            async with asyncio.timeout(_CLEAN_UP_PATIENCE):
+                await self._service.ask("DELETE", f"/api/kernels/{kernel_id}")
+
+    async def _why_it_ended(self, dead: bool) -> str:
+        """What the gateway knows about the end of our kernel, if it is at its end."""
         words = f"kernel {self._kernel_id} has ended"
         try:
             await self._service.ask("GET", f"/kernels/{self._kernel_id}")
+            if not dead:
+                words = f"kernel {self._kernel_id} lives, but cannot be connected to"
         except rest.Refused as refusal:
             if refusal.error == "KernelLost":
                 words = refusal.message

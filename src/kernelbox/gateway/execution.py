@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from kernelbox.gateway.connection import Connection, Ended, Message
-from kernelbox.gateway.results import Collected, ExecutionResult, KernelDied, error_of
+from kernelbox.gateway.apart import in_thread
+from kernelbox.gateway.connection import Connection, Ended, Message, Missed
+from kernelbox.gateway.results import (
+    Collected,
+    ConnectionLost,
+    ExecutionResult,
+    KernelDied,
+    error_of,
+)
 from kernelbox.gateway.tools import ApprovalRequest, Desk, is_call
 
 Item = str | ExecutionResult | ApprovalRequest
 
 _STEPS = (2.0, 3.0)
 """Seconds after an interrupt until the next, and after that until the interpreter is ended."""
+_BEGIN_PATIENCE = 10.0
 
 
 class TimeIsUp:
     """The clock's word in the inbox."""
+
+
+class AnotherInterpreter(Exception):
+    """The code was not run: the interpreter that it was meant for is gone; its words say why."""
 
 
 class Clock:
@@ -78,13 +91,16 @@ class Execution:
         self._interrupt = interrupt
         self._restart = restart
         self._shows_approvals = shows_approvals
-        self._inbox: asyncio.Queue[Message | Ended | ApprovalRequest | TimeIsUp] = asyncio.Queue()
+        self._inbox: asyncio.Queue[Message | Ended | Missed | ApprovalRequest | TimeIsUp]
+        self._inbox = asyncio.Queue()
         self._calls: set[asyncio.Task[None]] = set()
         self._clock: Clock | None = None
         self._request = ""
         self._reply: Message | None = None
         self._idle = False
         self._gone = False
+        self._missed = False
+        self._begun = False
 
     @property
     def over(self) -> bool:
@@ -94,14 +110,30 @@ class Execution:
     @property
     def epoch(self) -> int | None:
         """Which of the kernel's interpreters ran it."""
-        metadata = (self._reply or {}).get("metadata") or {}
-        found = (metadata.get("kernelbox") or {}).get("epoch")
+        found = self._facts.get("epoch")
         return found if isinstance(found, int) else None
 
+    @property
+    def loss(self) -> str | None:
+        """Why the variables were gone when it began, if it is the first to hear of it."""
+        return str(self._facts.get("cause")) if self._facts.get("state") == "lost" else None
+
+    @property
+    def _facts(self) -> dict[str, Any]:
+        """What our own kernels say about a cell, besides what Jupyter's do."""
+        metadata = (self._reply or {}).get("metadata") or {}
+        return metadata.get("kernelbox") or {}
+
     async def items(
-        self, code: str, timeout: float | None, *, silent: bool = False
+        self,
+        code: str,
+        timeout: float | None,
+        *,
+        silent: bool = False,
+        expect_epoch: int | None = None,
     ) -> AsyncGenerator[Item, None]:
-        """What the code prints, as it does, and the result last."""
+        """What the code prints, as it does, and the result last. With ``expect_epoch`` it is not
+        run by another of the kernel's interpreters, and :class:`AnotherInterpreter` is raised."""
         content = {
             "code": code,
             "silent": silent,
@@ -112,9 +144,10 @@ class Execution:
         }
         self._clock = Clock(timeout, lambda: self._inbox.put_nowait(TimeIsUp()))
         self._clock.start()
-        self._request = await self._connection.ask(
-            "execute_request", content, self._inbox.put_nowait
-        )
+        # Named before it is sent: whoever is cancelled meanwhile has to know what to stop.
+        self._request = uuid.uuid4().hex
+        wanted = {} if expect_epoch is None else {"kernelbox": {"expect_epoch": expect_epoch}}
+        await self._connection.ask(self._request, content, self._inbox.put_nowait, metadata=wanted)
         while not self.over:
             item = await self._inbox.get()
             if isinstance(item, TimeIsUp):
@@ -127,13 +160,23 @@ class Execution:
                     evalue=item.words,
                     result=await self._result(),
                 )
+            elif isinstance(item, Missed):
+                self._missed = True
+                raise ConnectionLost(
+                    f"ConnectionLost: {item.words}",
+                    ename="ConnectionLost",
+                    evalue=item.words,
+                    result=await self._result(),
+                )
             elif isinstance(item, ApprovalRequest):
                 yield item
             elif (text := self._take(item)) is not None:
                 yield text
         self._clock.stop()
-        result = await self._result()
         assert self._reply is not None
+        if self._facts.get("mismatch"):
+            raise AnotherInterpreter(str(self._facts.get("cause") or ""))
+        result = await self._result()
         if self._reply["content"].get("status") != "ok":
             raise error_of(self._reply["content"], result)
         yield result
@@ -144,7 +187,9 @@ class Execution:
             self._clock.stop()
         try:
             await self._drop_calls()
-            if self._request and not self.over and not self._gone:
+            if self._missed:
+                await self._interrupt()  # nobody would hear that it has stopped
+            elif self._request and not self.over and not self._gone:
                 await self._stop()
         finally:
             self._connection.forget(self._request)
@@ -153,6 +198,7 @@ class Execution:
 
     def _take(self, message: Message) -> str | None:
         content: dict[str, Any] = message["content"]
+        self._begun = True
         match message["header"]["msg_type"]:
             case "execute_reply":
                 self._reply = message
@@ -167,6 +213,10 @@ class Execution:
             case "clear_output":
                 self._output.clear(wait=bool(content.get("wait")))
             case "input_request":
+                # A cell asks one thing at a time: what it asked before, it does not wait for any
+                # more, and the answer must not be taken for that to this.
+                for earlier in self._calls:
+                    earlier.cancel()
                 call = asyncio.create_task(self._answer(message))
                 self._calls.add(call)
                 call.add_done_callback(self._calls.discard)
@@ -180,13 +230,13 @@ class Execution:
             value = await self._desk.answer(
                 prompt,
                 thinking=self._clock.held,
-                approve=self._inbox.put_nowait if self._shows_approvals else None,
+                show=self._inbox.put_nowait if self._shows_approvals else None,
             )
         await self._connection.reply({"value": value}, question)
 
     async def _result(self) -> ExecutionResult:
         if self._output.has_pictures:
-            return await asyncio.to_thread(self._output.result)
+            return await in_thread(self._output.result)
         return self._output.result()
 
     # -- how it is stopped ----------------------------------------------------------------------
@@ -213,6 +263,9 @@ class Execution:
     async def _stop(self) -> bool:
         """Interrupt it and wait until it has stopped, so that the next one finds a free kernel;
         False if it took the interpreter."""
+        if not self._begun:
+            # A large one may still be on its way; before it runs, there is nothing to interrupt.
+            await self._waited(lambda: self._begun or self.over, _BEGIN_PATIENCE)
         for patience in _STEPS:
             await self._interrupt()
             if await self._is_over_in(patience):
@@ -222,14 +275,19 @@ class Execution:
         return False
 
     async def _is_over_in(self, seconds: float) -> bool:
+        return await self._waited(lambda: self.over, seconds)
+
+    async def _waited(self, until: Callable[[], bool], seconds: float) -> bool:
+        """Take what comes in until something is so, or the kernel is gone."""
         try:
             async with asyncio.timeout(seconds):
-                while not self.over:
+                while not (until() or self._gone or self._missed):
                     item = await self._inbox.get()
                     if isinstance(item, Ended):
                         self._gone = True
-                        return True
-                    if isinstance(item, dict) and item["header"]["msg_type"] != "input_request":
+                    elif isinstance(item, Missed):
+                        self._missed = True
+                    elif isinstance(item, dict) and item["header"]["msg_type"] != "input_request":
                         self._take(item)
         except TimeoutError:
             return False

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from inspect import Signature
 from typing import Any
 
+from kernelbox.gateway.apart import finished
 from kernelbox.gateway.schemas import function_name, signature_from, wraps_result
 from kernelbox.gateway.tools import Tool, check_name
 
@@ -23,7 +24,15 @@ except ImportError as error:
     ) from error
 
 _START_PATIENCE = 60.0
-_SERVER_KEYS = {"command", "args", "env", "cwd", "url", "type"}
+_END_PATIENCE = 10.0
+_KEYS = {
+    "command": {"command", "args", "env", "cwd", "type"},
+    "url": {"url", "headers", "type"},
+}
+_TYPES = {
+    "command": {"stdio"},
+    "url": {"http", "streamable-http", "streamable_http", "sse"},
+}
 
 
 class Servers:
@@ -34,7 +43,14 @@ class Servers:
 
     async def open(self) -> dict[str, Tool]:
         """Start or find all of them; their tools by name."""
-        found = await asyncio.gather(*(server.open() for server in self._servers))
+        opening = [asyncio.ensure_future(server.open()) for server in self._servers]
+        try:
+            found = await asyncio.gather(*opening)
+        finally:
+            # The first that fails is the error; nobody waits for those that still begin.
+            for one in opening:
+                one.cancel()
+            await asyncio.gather(*opening, return_exceptions=True)
         return {tool.name: tool for tools in found for tool in tools}
 
     async def close(self) -> None:
@@ -46,12 +62,7 @@ class Server:
 
     def __init__(self, name: str, wanted: Mapping[str, Any]) -> None:
         check_name(name)
-        unknown = set(wanted) - _SERVER_KEYS
-        if unknown or ("command" in wanted) == ("url" in wanted):
-            raise ValueError(
-                f"the MCP server {name!r} is either {{'command': …, 'args': […], 'env': {{…}}}} or "
-                f"{{'url': …}}" + (f"; it does not know {sorted(unknown)}" if unknown else "")
-            )
+        _check(name, wanted)
         self.name = name
         self._wanted = wanted
         self._session: ClientSession | None = None
@@ -62,19 +73,23 @@ class Server:
         ready: asyncio.Future[list[Tool]] = asyncio.get_running_loop().create_future()
         self._leave.clear()
         # In a task of its own: its context managers must be left where they were entered.
-        self._life = asyncio.create_task(self._live(ready))
+        life = self._life = asyncio.create_task(self._live(ready))
         try:
             async with asyncio.timeout(_START_PATIENCE):
-                either: set[asyncio.Future[Any]] = {ready, self._life}
+                either: set[asyncio.Future[Any]] = {ready, life}
                 await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         except TimeoutError:
-            await self.close()
+            await finished(self.close())
             raise RuntimeError(
-                f"the MCP server {self.name!r} did not answer within {_START_PATIENCE:g} s"
+                f"the MCP server {self.name!r} did not answer within {_START_PATIENCE:g} s; look "
+                f"at {self._wanted.get('url') or self._wanted.get('command')!r}"
             ) from None
+        except BaseException:
+            await finished(self.close())
+            raise
         if not ready.done():
-            failure = self._life.exception()
-            await self.close()
+            failure = None if life.cancelled() else life.exception()
+            await finished(self.close())
             raise RuntimeError(
                 f"the MCP server {self.name!r} could not be started: {_innermost(failure)}; look "
                 f"at {self._wanted.get('url') or self._wanted.get('command')!r}"
@@ -83,12 +98,19 @@ class Server:
 
     async def close(self) -> None:
         life, self._life = self._life, None
-        self._session = None
-        if life is not None:
-            self._leave.set()
-            await asyncio.wait({life})
-            if not life.cancelled():
-                life.exception()  # seen: whoever called it meanwhile was told
+        begun, self._session = self._session is not None, None
+        if life is None:
+            return
+        self._leave.set()
+        # One that has not begun does not look whether it is to leave; it waits for the server.
+        if begun:
+            await asyncio.wait({life}, timeout=_END_PATIENCE)
+        for _ in range(2):
+            if not life.done():
+                life.cancel()
+                await asyncio.wait({life}, timeout=_END_PATIENCE)
+        if life.done() and not life.cancelled():
+            life.exception()  # seen: whoever called it meanwhile was told
 
     async def _live(self, ready: asyncio.Future[list[Tool]]) -> None:
         async with AsyncExitStack() as stack:
@@ -102,9 +124,7 @@ class Server:
 
     def _transport(self) -> Any:
         if "url" in self._wanted:
-            from mcp.client.streamable_http import streamable_http_client
-
-            return streamable_http_client(str(self._wanted["url"]))
+            return self._far(str(self._wanted["url"]))
         server = StdioServerParameters(
             command=str(self._wanted["command"]),
             args=[str(argument) for argument in self._wanted.get("args") or ()],
@@ -113,6 +133,24 @@ class Server:
         )
         # What it logs is for whoever runs us, also where somebody has put something over stderr.
         return stdio_client(server, errlog=sys.__stderr__ or sys.stderr)
+
+    @asynccontextmanager
+    async def _far(self, url: str) -> AsyncIterator[Any]:
+        headers = dict(self._wanted.get("headers") or {})
+        if self._wanted.get("type") == "sse":
+            from mcp.client.sse import sse_client
+
+            async with sse_client(url, headers=headers) as streams:
+                yield streams
+        else:
+            from mcp.client.streamable_http import streamable_http_client
+            from mcp.shared._httpx_utils import create_mcp_http_client
+
+            async with (
+                create_mcp_http_client(headers=headers) as client,
+                streamable_http_client(url, http_client=client) as streams,
+            ):
+                yield streams
 
     async def _described(self, session: ClientSession) -> list[dict[str, Any]]:
         from mcp.types import PaginatedRequestParams
@@ -155,6 +193,31 @@ class Server:
             return answer
         finally:
             asked.cancel()
+
+
+def _check(name: str, wanted: Mapping[str, Any]) -> None:
+    """What nobody would heed is refused: it may have been meant to keep others out."""
+    if ("command" in wanted) == ("url" in wanted):
+        raise ValueError(
+            f"the MCP server {name!r} is either {{'command': …, 'args': […], 'env': {{…}}}} or "
+            "{'url': …, 'headers': {…}}"
+        )
+    kind = "command" if "command" in wanted else "url"
+    if unknown := set(wanted) - _KEYS[kind]:
+        raise ValueError(
+            f"the MCP server {name!r} has a {kind}, and then {sorted(unknown)} means nothing; "
+            f"there are {sorted(_KEYS[kind])}"
+        )
+    if wanted.get("type") is not None and wanted["type"] not in _TYPES[kind]:
+        raise ValueError(
+            f"the MCP server {name!r} has a {kind}, and then its type is one of "
+            f"{sorted(_TYPES[kind])}, not {wanted['type']!r}"
+        )
+    headers = wanted.get("headers") or {}
+    if not isinstance(headers, Mapping) or not all(
+        isinstance(part, str) for pair in headers.items() for part in pair
+    ):
+        raise ValueError(f"the headers of the MCP server {name!r} map names to values, all text")
 
 
 class _Caller:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import http.client
 import json
 from typing import Any
+
+from kernelbox.gateway.apart import in_thread
 
 
 class NobodyThere(Exception):
@@ -30,13 +31,9 @@ class Service:
         self._port = port
         self.headers = {"Authorization": f"Bearer {token}"} if token else {}
 
-    def websocket(self, path: str) -> str:
-        name = f"[{self._host}]" if ":" in self._host else self._host
-        return f"ws://{name}:{self._port}{path}"
-
     async def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         """The answer's JSON; None if it has none."""
-        return await asyncio.to_thread(self._ask, method, path, body)
+        return await in_thread(self._ask, method, path, body)
 
     def _ask(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
         connection = http.client.HTTPConnection(self._host, self._port, timeout=120)

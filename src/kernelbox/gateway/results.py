@@ -59,6 +59,11 @@ class KernelDied(ExecutionError):
     kernel or the gateway did, ``reset()`` asks for a new kernel."""
 
 
+class ConnectionLost(ExecutionError):
+    """The connection broke while the code ran, and what it said then is lost. The kernel lives,
+    with its variables, and the client is connected again: look there how far the code came."""
+
+
 class Collected:
     """The output of one execution, as it comes in."""
 

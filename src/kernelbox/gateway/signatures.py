@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 import keyword
 import math
+import re
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from inspect import Parameter, Signature
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 NAMES = ("Any", "Callable", "Literal", "Optional", "Union")
 """What stubs import from ``typing``, for their annotations."""
 
+_WORD = re.compile(r"\w+")
 _KNOWN = {name: getattr(typing, name) for name in NAMES}
 
 
@@ -36,8 +38,9 @@ def signature_of(function: Callable[..., Any]) -> Signature:
         return ANYTHING
 
 
-def stub_signature(signature: Signature) -> StubSignature:
-    """As text that any kernel can run: it need not have the caller's classes and values."""
+def stub_signature(signature: Signature, others: Set[str] = frozenset()) -> StubSignature:
+    """As text that any kernel can run: it need not have the caller's classes and values, and names
+    of ``others`` are functions there: ``list`` may be one."""
     parts: list[str] = []
     more = None
     before = None
@@ -49,17 +52,17 @@ def stub_signature(signature: Signature) -> StubSignature:
             parts.append("*")
         if parameter.kind is Parameter.VAR_KEYWORD:
             more = parameter.name
-        parts.append(_parameter(parameter))
+        parts.append(_parameter(parameter, others))
         before = parameter.kind
     if before is Parameter.POSITIONAL_ONLY:
         parts.append("/")
     returns = ""
     if signature.return_annotation is not Signature.empty:
-        returns = f" -> {annotation_text(signature.return_annotation)}"
+        returns = f" -> {annotation_text(signature.return_annotation, others)}"
     return StubSignature(f"({', '.join(parts)}){returns}", more)
 
 
-def _parameter(parameter: Parameter) -> str:
+def _parameter(parameter: Parameter, others: Set[str]) -> str:
     text: str = parameter.name
     if parameter.kind is Parameter.VAR_POSITIONAL:
         text = f"*{text}"
@@ -67,7 +70,7 @@ def _parameter(parameter: Parameter) -> str:
         text = f"**{text}"
     annotated = parameter.annotation is not Parameter.empty
     if annotated:
-        text += f": {annotation_text(parameter.annotation)}"
+        text += f": {annotation_text(parameter.annotation, others)}"
     if parameter.default is not Parameter.empty:
         default = parameter.default
         plain = default is None or type(default) in (bool, int, str)
@@ -78,7 +81,7 @@ def _parameter(parameter: Parameter) -> str:
     return text
 
 
-def annotation_text(annotation: Any) -> str:
+def annotation_text(annotation: Any, others: Set[str] = frozenset()) -> str:
     """As it reads in a program; a name that the stub does not have becomes a string."""
     if isinstance(annotation, str):
         text = annotation
@@ -86,6 +89,8 @@ def annotation_text(annotation: Any) -> str:
         text = annotation.__name__
     else:
         text = str(annotation).replace("typing.", "").replace("collections.abc.", "")
+    if not others.isdisjoint(_WORD.findall(text)):
+        return repr(text)
     try:
         # Our own function's annotation, in our own process: nothing that a kernel said.
         eval(text, {"__builtins__": __builtins__}, dict(_KNOWN))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 
 from kernelbox.gateway.signatures import NAMES, stub_signature
 from kernelbox.gateway.tools import Tool
@@ -13,7 +13,7 @@ _HEAD = """{doc!r}
 
 from typing import {names}
 
-from kernelbox.inside.host_tools import ToolError, call as _call
+from kernelbox.inside.host_tools import ToolError, call as {call}
 
 __all__ = {exported!r}
 """
@@ -49,17 +49,24 @@ def modules(tools: Mapping[str, Tool]) -> dict[str, str]:
 
 
 def _module(doc: str, tools: Iterable[Tool], exported: Iterable[str]) -> str:
-    head = _HEAD.format(doc=doc, names=", ".join(NAMES), exported=sorted(exported))
-    return "\n\n".join([head, *map(_function, tools)])
+    members, names = list(tools), set(exported)
+    call = "_call"
+    # Whatever parameters are called, their names are theirs.
+    while any(call in tool.signature.parameters for tool in members):
+        call += "_"
+    head = _HEAD.format(doc=doc, names=", ".join(NAMES), exported=sorted(names), call=call)
+    return "\n\n".join([head, *(_function(tool, call, names) for tool in members)])
 
 
-def _function(tool: Tool) -> str:
-    signature = stub_signature(tool.signature)
+def _function(tool: Tool, call: str, others: Set[str]) -> str:
+    signature = stub_signature(tool.signature, others)
     doc = tool.doc or f"Calls {tool.name} in the process of whoever runs this kernel."
+    # No function of Python's is needed here: a parameter, or another tool, may have its name.
+    given = ", ".join(f"{name!r}: {name}" for name in tool.signature.parameters)
     return (
         f"def {tool.own_name}{signature.text}:\n"
         f"    {_docstring(doc)}\n"
-        f"    return _call({tool.name!r}, locals(), {signature.more!r})\n"
+        f"    return {call}({tool.name!r}, {{{given}}}, {signature.more!r})\n"
     )
 
 

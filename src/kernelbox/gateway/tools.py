@@ -9,6 +9,7 @@ makes up, it can ask for registered tools only, and never for their approval.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import json
 import threading
@@ -18,6 +19,7 @@ from dataclasses import dataclass, field
 from inspect import Signature
 from typing import Any
 
+from kernelbox.gateway import apart
 from kernelbox.gateway.signatures import ANYTHING, bind, is_name, signature_of
 from kernelbox.inside.host_tools import MARK
 
@@ -25,6 +27,7 @@ Approve = Callable[["ApprovalRequest"], "Awaitable[object] | object"]
 """Decides about a call: by the request's methods, now or later, or by returning a bool."""
 
 _NAME_SHOWN = 100
+_NUMBER_SHOWN = 100
 
 
 class ToolRejected(Exception):
@@ -67,7 +70,8 @@ class ApprovalRequest:
             if not self._answer.done():
                 say()
 
-        self._answer.get_loop().call_soon_threadsafe(unless_nobody_waits)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._answer.get_loop().call_soon_threadsafe(unless_nobody_waits)
 
 
 @dataclass(frozen=True)
@@ -136,30 +140,54 @@ class Desk:
         prompt: str,
         *,
         thinking: Callable[[], AbstractContextManager[object]],
-        approve: Approve | None = None,
+        show: Callable[[ApprovalRequest], None] | None = None,
     ) -> str:
         """What the kernel is told about its call. ``thinking`` is entered while somebody decides;
-        ``approve`` is who does, instead of the desk's own."""
+        ``show`` is given the request, if whoever sees it there is to decide."""
+        call = _Call()
         try:
-            name, arguments = _read(prompt)
-            tool = self.tools.get(name)
+            call = _read(prompt)
+            tool = self.tools.get(call.name)
             if tool is None:
-                raise ToolRejected(f"there is no tool {name[:_NAME_SHOWN]!r}")
+                raise ToolRejected(f"there is no tool {call.name[:_NAME_SHOWN]!r}")
             # Nobody is asked about a call that could not be made.
-            bind(tool.signature, arguments)
-            decides = approve or self._approve
-            if decides is not None:
+            bind(tool.signature, call.arguments)
+            arguments = call.arguments
+            if show is not None or self._approve is not None:
+                loop = asyncio.get_running_loop()
+                request = ApprovalRequest(call.name, arguments, loop.create_future())
                 with thinking():
-                    arguments = await _approved(decides, name, arguments)
+                    if show is not None:
+                        show(request)
+                    elif self._approve is not None:
+                        await _decide(self._approve, request)
+                    arguments = await request.response()
             positional, named = bind(tool.signature, arguments)
         except ToolRejected as refusal:
-            return _problem("rejected", str(refusal))
+            return call.problem("rejected", str(refusal))
         except TypeError as error:
-            return _problem("arguments", f"{name}(): {error}")
-        return await _called(tool, positional, named)
+            return call.problem("arguments", f"{call.name}(): {error}")
+        except Exception as error:  # noqa: BLE001 - a cell that is not answered waits for ever
+            return call.problem("rejected", f"it could not be approved: {words_of(error)}")
+        return await _called(tool, positional, named, call)
 
 
-def _read(prompt: str) -> tuple[str, dict[str, Any]]:
+@dataclass(frozen=True)
+class _Call:
+    """What a kernel asks for. Its answer carries its ``number``, so that it is no other call's."""
+
+    name: str = ""
+    arguments: dict[str, Any] = field(default_factory=dict)
+    number: str = ""
+
+    def value(self, value: Any) -> str:
+        return json.dumps({"number": self.number, "value": value})
+
+    def problem(self, kind: str, message: str) -> str:
+        return json.dumps({"number": self.number, "kind": kind, "message": message})
+
+
+def _read(prompt: str) -> _Call:
     try:
         asked = json.loads(prompt.removeprefix(MARK))
         name, arguments = asked["tool"], asked["arguments"]
@@ -167,39 +195,43 @@ def _read(prompt: str) -> tuple[str, dict[str, Any]]:
         raise ToolRejected("this is no call of a tool") from None
     if not isinstance(name, str) or not isinstance(arguments, dict):
         raise ToolRejected("this is no call of a tool")
-    return name, arguments
+    return _Call(name, arguments, str(asked.get("number", ""))[:_NUMBER_SHOWN])
 
 
-async def _approved(approve: Approve, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    request = ApprovalRequest(name, arguments, asyncio.get_running_loop().create_future())
+async def _decide(approve: Approve, request: ApprovalRequest) -> None:
+    """Ask whoever approves: on the loop if that is async, and otherwise in a thread, so that a
+    person may take their time. They decide by what they return, or by the request, also later."""
     try:
-        verdict = approve(request)
-        if inspect.isawaitable(verdict):
-            verdict = await verdict
-    except ToolRejected:
+        verdict = await apart.call(approve, request)
+    except (ToolRejected, asyncio.CancelledError):
         raise
-    except Exception as error:
-        raise ToolRejected(f"it could not be approved: {type(error).__name__}: {error}") from error
+    except BaseException as error:
+        raise ToolRejected(f"it could not be approved: {words_of(error)}") from error
     if isinstance(verdict, bool):
         (request.accept if verdict else request.reject)()
-    return await request.response()
 
 
-async def _called(tool: Tool, positional: list[Any], named: dict[str, Any]) -> str:
+async def _called(tool: Tool, positional: list[Any], named: dict[str, Any], call: _Call) -> str:
     try:
-        if inspect.iscoroutinefunction(tool.call):
-            value = await tool.call(*positional, **named)
-        else:
-            value = await asyncio.to_thread(tool.call, *positional, **named)
-            if inspect.isawaitable(value):
-                value = await value
-    except Exception as error:  # noqa: BLE001 - it is the kernel's to hear of
-        return _problem("failed", f"{type(error).__name__}: {error}")
+        value = await apart.call(tool.call, *positional, **named)
+    except asyncio.CancelledError:
+        raise  # nobody waits for the call any more; one that cancels itself is Abandoned
+    except BaseException as error:  # noqa: BLE001 - it is the kernel's to hear of, sys.exit() too
+        return call.problem("failed", words_of(error))
     try:
-        return json.dumps({"value": value})
-    except (TypeError, ValueError, RecursionError):
-        return json.dumps({"value": str(value)})
+        return call.value(value)
+    except Exception:  # noqa: BLE001 - whatever its own methods raise
+        pass
+    try:
+        return call.value(str(value))
+    except Exception as error:  # noqa: BLE001
+        words = f"its value, of {type(value).__name__}, is no JSON and has no text"
+        return call.problem("failed", f"{words}: {words_of(error)}")
 
 
-def _problem(kind: str, message: str) -> str:
-    return json.dumps({"kind": kind, "message": message})
+def words_of(error: BaseException) -> str:
+    """An error in words, also if it has none to say."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001
+        return type(error).__name__

@@ -36,11 +36,19 @@ def call(name: str, arguments: Mapping[str, Any], more: str | None = None) -> An
     given = {key: value for key, value in arguments.items() if value is not ... and key != more}
     if more is not None:
         given |= arguments[more]
+    number = os.urandom(8).hex()
     try:
-        question = json.dumps({"tool": name, "arguments": given})
+        question = json.dumps({"tool": name, "arguments": given, "number": number})
     except (TypeError, ValueError, RecursionError) as error:
         raise TypeError(f"{name}() takes arguments that are JSON: {error}") from None
     answer = json.loads(ask_input(MARK + question))
+    if answer.get("number") != number:
+        # To a call that was interrupted: taken for this one's, it would be a result of something
+        # that nobody has approved.
+        raise ToolError(
+            f"the answer to {name}() was lost: that to an earlier call, which was interrupted, "
+            "came in its place. Whether the tool ran is not known"
+        )
     if "value" in answer:
         return answer["value"]
     kinds = {"rejected": PermissionError, "arguments": TypeError}

@@ -22,6 +22,8 @@ router = PlainRouter()
 _GOODBYES = (1000, 1005)
 """Closed on purpose: by a program, or by a page that gives no reason. Whoever lost the network, or
 was sent away by a proxy, did not choose to leave."""
+_LINE = b"kernelbox-line"
+"""Says whether a client that comes back is told what it has missed."""
 _BROKEN = 1006
 _REPLACED = 4000
 
@@ -68,7 +70,8 @@ async def _talk(socket: WebSocket, line: Line, displaced: asyncio.Event, *, limi
         else:
             await socket.send_bytes(frame)
 
-    await socket.accept(V1 if v1 else None)
+    kept = b"kept" if line.visits > 1 else b"new"
+    await socket.accept(V1 if v1 else None, headers=[(_LINE, kept)])
     listening = asyncio.ensure_future(_listen(socket, line, v1=v1, limit=limit))
     telling = asyncio.ensure_future(line.tell_all(tell, displaced))
     replaced = asyncio.ensure_future(displaced.wait())

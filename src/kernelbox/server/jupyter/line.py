@@ -30,6 +30,8 @@ _MOST_AHEAD = 16 << 20
 """Bytes that wait for a client that is there but slow; beyond them the kernel's side waits too."""
 _MOST_READ_AHEAD = 100
 _MOST_FOLLOWED = 1000
+AGAIN = b'"kernelbox_again"'
+"""In the metadata of a message that its client may have sent before."""
 _REPLY, _IDLE = "reply", "idle"
 
 
@@ -65,6 +67,8 @@ class Line:
         self._welcome = asyncio.Event()
         self._heard = 0
         self._open_requests: dict[str, set[str]] = {}
+        self._passed_on: dict[str, None] = {}
+        self.visits = 0
 
     async def open(self) -> None:
         """Return when nothing that the kernel says can be missed any more."""
@@ -106,6 +110,7 @@ class Line:
         if self._visitor is not None:
             self._visitor.set()
         displaced = self._visitor = asyncio.Event()
+        self.visits += 1
         self._news.set()
         try:
             yield displaced
@@ -134,10 +139,16 @@ class Line:
                 return
 
     async def send(self, packet: Packet) -> None:
-        """Pass on what the client says."""
+        """Pass on what the client says. After a broken connection it may not know whether a
+        message has arrived, and sends it again: each is passed on once."""
         sock = self._sockets.get(packet.channel)
         if sock is None or packet.channel == "iopub":
             return
+        if AGAIN in packet.parts[2] and packet.msg_id in self._passed_on:
+            return
+        self._passed_on[packet.msg_id] = None
+        if len(self._passed_on) > _MOST_FOLLOWED:
+            del self._passed_on[next(iter(self._passed_on))]
         if packet.msg_type.endswith("_request") and len(self._open_requests) < _MOST_FOLLOWED:
             self._open_requests[packet.msg_id] = {_REPLY, _IDLE}
         signature = self._seal.sign(packet.parts)

@@ -22,6 +22,7 @@ from kernelbox.wire import MAX_FRAME
 
 _SESSION_NUMBER = 1
 _ROOM = 1 << 20
+_FACTS = ("state", "cause", "epoch", "execution_id", "mismatch")
 
 Content = dict[str, Any]
 
@@ -140,6 +141,7 @@ class Desk:
             origin=request,
             finishers=[finished],
             on_input=wants_input if stdin else None,
+            expect_epoch=_expected_epoch(request),
         )
         self._waiting[request] = execution
         self._kernel.submit(execution)
@@ -158,6 +160,9 @@ class Desk:
         }
         if result["status"] == "success":
             reply["status"] = "ok"
+        elif result.get("mismatch"):
+            words = "not run: the interpreter that this was meant for is gone"
+            reply |= _failure("EpochMismatch", words)
         else:
             reply |= {"status": "error", **result["error"]}
             self._broadcast.explain(execution, result)
@@ -165,7 +170,7 @@ class Desk:
             request,
             reply,
             started=_started(execution),
-            kernelbox={key: result.get(key) for key in ("state", "cause", "epoch", "execution_id")},
+            kernelbox={key: result.get(key) for key in _FACTS},
         )
         self._broadcast.end(request)
 
@@ -308,6 +313,13 @@ def _text(content: Content, name: str) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{name!r} must be a string")
     return value
+
+
+def _expected_epoch(request: Request) -> int | None:
+    """Clients of our own say which interpreter they have prepared."""
+    wanted = request.message.metadata.get("kernelbox")
+    found = wanted.get("expect_epoch") if isinstance(wanted, dict) else None
+    return found if isinstance(found, int) else None
 
 
 def _cursor(content: Content, code: str) -> int:
