@@ -219,7 +219,7 @@ def test_preparing_a_home_twice_changes_nothing(tmp_path: Path) -> None:
     before = os.stat(place.rundir).st_mtime_ns
     prepare(place)
     assert os.stat(place.rundir).st_mtime_ns == before
-    os.rmdir(place.rundir)
+    shutil.rmtree(place.rundir)
 
 
 def test_nothing_is_left_in_the_home_but_the_registry(
