@@ -26,6 +26,7 @@ from kernelbox.walls.bpf import (
     Rule,
     Verdict,
     assemble,
+    refuse,
 )
 
 # New namespaces would give user code capabilities over much kernel code that it cannot reach else.
