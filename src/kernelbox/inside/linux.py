@@ -62,6 +62,13 @@ def die_with_parent() -> None:
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def die_with(parent: int) -> None:
+    """In a fork of ``parent``: the same, also if that has ended before we could ask for it."""
+    die_with_parent()
+    if os.getppid() != parent:
+        os._exit(0)
+
+
 def adopt_orphans() -> None:
     """Become the parent of descendants whose own parent ends."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)

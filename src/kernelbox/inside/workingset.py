@@ -86,11 +86,12 @@ class Lesson:
         fork: Callable[[], int] = os.fork,
     ) -> None:
         self.reader, writer = os.pipe()
+        ourselves = os.getpid()
         self._director = os.fork()
         if self._director == 0:
             status = 70
             try:
-                linux.die_with_parent()  # or it would go on, and make files, where all is gone
+                linux.die_with(ourselves)  # or it would go on, and make files, where all is gone
                 os.close(self.reader)
                 linux.unblock_signals()
                 written, read = _pages_of_a_player(play, direct, fork)
@@ -120,10 +121,11 @@ def _pages_of_a_player(
     """What it has copied, and what it has looked up in files that we had not."""
     ours = set(_pages(os.getpid(), _OF_FILES, _PRESENT | _OF_A_FILE))
     signal.signal(signal.SIGCHLD, _player_ended)
+    ourselves = os.getpid()
     player = fork()
     if player == 0:
         try:
-            linux.die_with_parent()
+            linux.die_with(ourselves)
             play()
         finally:
             os._exit(70)

@@ -55,13 +55,14 @@ class Departure:
 
     def leave(self) -> None:
         """At once; every family lives on."""
-        self._nursery.close()
+        nothing_to_keep = not self._registry.kernels and not self._beginnings
+        self._nursery.close(at_once=nothing_to_keep)
         if not self._claim.lost:
             # Saved before the address is free: the next keeper reads and writes it too.
             self._registry.save()
             self._claim.give_up()
             # One that is just coming up is found by its socket, by the keeper that takes over.
-            if not self._registry.kernels and not self._beginnings:
+            if nothing_to_keep:
                 vacate(self._home)
         self._reactor.stop()
 

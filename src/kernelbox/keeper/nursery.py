@@ -101,10 +101,13 @@ class Nursery:
             f"What it was doing is at the end of {root.log_path}"
         )
 
-    def close(self) -> None:
-        """End all roots and spares; families that are somebody's live on."""
+    def close(self, *, at_once: bool) -> None:
+        """End all roots and spares; families that are somebody's live on. ``at_once``: also what a
+        root has been asked for, and does not know of yet."""
         for root in list(self._roots.values()):
             self._drop(root)
+            if at_once:
+                root.kill()
 
     # -- roots ------------------------------------------------------------------------------
 

@@ -151,6 +151,13 @@ class Root:
     def close(self) -> None:
         self._peer.close()
 
+    def kill(self) -> None:
+        """One that is warming up does not hear that we leave, and would make its folder again."""
+        self.close()
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+
     def poll(self) -> None:
         """Hear now what it has to say about ended wardens."""
         self._peer.poll()

@@ -49,7 +49,12 @@ def main() -> None:
     linux.set_name("kb-root")
     faulthandler.enable()  # a root that is stuck is aborted by the keeper
     linux.die_with_parent()  # a module that hangs while it is preloaded must not keep us for ever
-    os.makedirs(folder, mode=0o700, exist_ok=True)
+    try:
+        os.mkdir(folder, mode=0o700)
+    except FileExistsError:
+        pass  # of a root before us
+    except FileNotFoundError:
+        os._exit(0)  # the keeper has left, and its folder with it
     root.tell(control, {"op": "imported"})
     interpreter, failures = root.build(folder, preload)
     jupyter.furnish()  # later, the first warden would have to import it for itself alone: 3 MB
