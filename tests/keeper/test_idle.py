@@ -83,6 +83,16 @@ def test_kernels_that_are_not_idle_are_kept(
             "import asyncio\nasync def go():\n    while True: await asyncio.sleep(0.05)\n"
             "task = asyncio.create_task(go())",
         )
+        box.execute(
+            make("a pool at work"),
+            "import concurrent.futures, threading\nover = threading.Event()\n"
+            "pool = concurrent.futures.ThreadPoolExecutor(2)\nwork = pool.submit(over.wait)",
+        )
+        box.execute(
+            make("a thread"),
+            "import threading\nover = threading.Event()\n"
+            "threading.Thread(target=over.wait, daemon=True).start()",
+        )
         parent = make("a parent")
         box.execute(parent, "x = 'of the parent'")
         shared_box.branch(parent, "a live branch")  # whose own limit is half an hour
@@ -90,7 +100,7 @@ def test_kernels_that_are_not_idle_are_kept(
         make("nothing at all")
         expected = {
             "a running cell", "a bash job", "a subprocess", "a task", "a parent", "a live branch",
-            "used now and then",
+            "used now and then", "a pool at work", "a thread",
         }  # fmt: skip
 
         deadline = time.monotonic() + 3 * LIMIT
@@ -109,6 +119,8 @@ def test_kernels_that_are_not_idle_are_kept(
         box.execute("a bash job", "kill %1", language="bash")
         box.execute("a subprocess", "p.kill(); p.wait()")
         box.execute("a task", "task.cancel()")
+        box.execute("a pool at work", "over.set()")  # its workers stay, and wait
+        box.execute("a thread", "over.set()")
         waiting(lambda: names(shared_box) == {"anchor"}, what="all of them to be ended")
 
 

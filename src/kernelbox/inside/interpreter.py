@@ -26,7 +26,7 @@ from kernelbox.inside.faces import recolour, wear
 from kernelbox.inside.interrupts import Interrupts
 from kernelbox.inside.lifeline import Lifeline, LifelineClosed
 from kernelbox.inside.outlets import Outlets, Stream
-from kernelbox.inside.pools import track_executors
+from kernelbox.inside.pools import threads_at_work, track_executors
 from kernelbox.inside.questions import answer
 from kernelbox.inside.shell import KernelFacade, Shell, outbox
 from kernelbox.inside.workingset import Lesson, WorkingSet, make_room
@@ -175,7 +175,7 @@ class Interpreter:
                     return
                 self._run_cell(frame)
             case "ask":
-                frame["busy"] = self.user_loop.busy
+                frame["busy"] = self.user_loop.busy or threads_at_work()
                 content = answer(self.shell, self.comms, frame, self.interrupts, fds)
                 said = {"op": "answer", "turn": frame.get("turn")}
                 try:

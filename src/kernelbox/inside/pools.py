@@ -181,6 +181,15 @@ def _let_newborn_threads_begin() -> None:
         _seen_tasks.update(tasks)
 
 
+def threads_at_work() -> bool:
+    """Whether a thread of the user's does something; workers of a pool that wait do not."""
+    frames = sys._current_frames()
+    if len(frames) == 1:
+        return False
+    working = any(_at_work(executor, frames) for executor in list(_executors))
+    return working or bool(_user_threads(set(frames)))
+
+
 def _user_threads(running: set[int]) -> list[str]:
     workers = {worker for executor in list(_executors) for worker in executor._threads}
     known = {thread.ident: thread for thread in threading.enumerate()}

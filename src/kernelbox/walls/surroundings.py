@@ -113,14 +113,15 @@ def credential_folders() -> tuple[str, ...]:
 
 _CREDENTIALS = (
     ".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".netrc", ".git-credentials",
-    ".pypirc", ".npmrc", ".yarnrc.yml", ".pgpass", ".my.cnf", ".mylogin.cnf", ".vault-token",
+    ".env", ".pypirc", ".npmrc", ".yarnrc.yml", ".pgpass", ".my.cnf", ".mylogin.cnf", ".vault-token",
     ".boto", ".s3cfg", ".terraform.d", ".terraformrc", ".password-store", ".pki", ".putty",
     ".kaggle", ".databrickscfg", ".snowflake", ".snowsql", ".bitcoin", ".ethereum", ".oci",
     ".ansible", ".cargo/credentials", ".cargo/credentials.toml", ".gem/credentials",
     ".m2/settings.xml", ".gradle/gradle.properties", ".nuget", ".composer/auth.json",
     ".jupyter", ".ipython/profile_default/security", ".local/share/jupyter/runtime",
     ".local/share/keyrings", ".local/share/kwalletd", ".local/share/uv/credentials",
-    ".local/share/containers", ".cache/huggingface/token", ".huggingface", ".claude",
+    ".local/share/containers", ".cache/huggingface/token",
+    ".cache/huggingface/stored_tokens", ".huggingface", ".pip", ".config/pip", ".fly", ".claude",
     ".claude.json", ".codex", ".gemini", ".mozilla", ".thunderbird", ".config/gcloud",
     ".config/gh", ".config/glab-cli", ".config/hub", ".config/git/credentials",
     ".config/google-chrome", ".config/chromium", ".config/BraveSoftware",
@@ -131,6 +132,6 @@ _CREDENTIALS = (
     ".kernelbox", ".Xauthority", ".ICEauthority",
     # What was typed and pasted stays there for a long time.
     ".bash_history", ".zsh_history", ".python_history", ".psql_history", ".mysql_history",
-    ".node_repl_history", ".local/share/fish/fish_history",
+    ".zhistory", ".sqlite_history", ".node_repl_history", ".local/share/fish/fish_history",
     ".ipython/profile_default/history.sqlite",
 )  # fmt: skip
