@@ -113,8 +113,9 @@ def credential_folders() -> tuple[str, ...]:
 
 _CREDENTIALS = (
     ".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".netrc", ".git-credentials",
-    ".env", ".pypirc", ".npmrc", ".yarnrc.yml", ".pgpass", ".my.cnf", ".mylogin.cnf", ".vault-token",
-    ".boto", ".s3cfg", ".terraform.d", ".terraformrc", ".password-store", ".pki", ".putty",
+    ".env", ".pypirc", ".npmrc", ".yarnrc.yml", ".pgpass", ".my.cnf", ".mylogin.cnf",
+    ".vault-token", ".boto", ".s3cfg", ".terraform.d", ".terraformrc", ".password-store",
+    ".pki", ".putty",
     ".kaggle", ".databrickscfg", ".snowflake", ".snowsql", ".bitcoin", ".ethereum", ".oci",
     ".ansible", ".cargo/credentials", ".cargo/credentials.toml", ".gem/credentials",
     ".m2/settings.xml", ".gradle/gradle.properties", ".nuget", ".composer/auth.json",
