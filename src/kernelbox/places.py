@@ -58,7 +58,8 @@ def sign(rundir: str, registry: str, runtime: str) -> None:
     """Note in the folder of its sockets where a home is, so that no sandbox is shown it: links
     are made, and read, by one call each."""
     for name, path in zip(_SIGNS, (registry, runtime), strict=True):
-        with contextlib.suppress(FileExistsError, FileNotFoundError):
+        # A path that no link can have is no home's either: whoever makes its folder says so.
+        with contextlib.suppress(OSError, ValueError):
             if path:
                 os.symlink(path, os.path.join(rundir, name))
 

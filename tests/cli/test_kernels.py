@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -220,7 +221,7 @@ def test_logs_of_the_keeper_are_read(own_cli: Any) -> None:
     )
     assert b"three\n" in own_cli("logs", "--human").stdout
     log.unlink()
-    log.parent.rmdir()
+    shutil.rmtree(log.parent)
 
 
 def test_config_says_where_each_setting_comes_from(own_shell: Any, tmp_path: Path) -> None:

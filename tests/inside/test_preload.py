@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kernelbox.inside import preload
-from kernelbox.walls import seccomp, syscalls
+from kernelbox.walls import bpf, seccomp, syscalls
 
 MACHINE = os.uname().machine
 AT_NO_AUTOMOUNT = 0x800
@@ -24,17 +24,17 @@ pytestmark = [
 ]
 
 
-def without_flag() -> seccomp.Program:
+def without_flag() -> bpf.Program:
     """What runsc of 2022 answers, to libc's first way and to its second."""
     numbers = syscalls.numbers(MACHINE)
 
-    def invalid(argument: int) -> seccomp.Rule:
-        check = seccomp.Check(argument, (AT_NO_AUTOMOUNT,), mask=AT_NO_AUTOMOUNT)
-        case = seccomp.Case((check,), seccomp.refuse(errno.EINVAL))
-        return seccomp.Rule((case,), seccomp.ALLOW)
+    def invalid(argument: int) -> bpf.Rule:
+        check = bpf.Check(argument, (AT_NO_AUTOMOUNT,), mask=AT_NO_AUTOMOUNT)
+        case = bpf.Case((check,), bpf.refuse(errno.EINVAL))
+        return bpf.Rule((case,), bpf.ALLOW)
 
     verdicts = {numbers["statx"]: invalid(2), numbers["newfstatat"]: invalid(3)}
-    return seccomp.assemble(MACHINE, verdicts, seccomp.ALLOW)
+    return bpf.assemble(MACHINE, verdicts, bpf.ALLOW)
 
 
 def said(command: list[str], *, loading: Path | None, old: bool) -> tuple[int, str, str]:

@@ -18,7 +18,9 @@ Ask = Callable[..., dict[str, Any]]
 @pytest.fixture
 def ask(shared_box: Box, kernel: KernelRecord) -> Ask:
     def put(what: str, **fields: Any) -> dict[str, Any]:
-        return shared_box._ask(kernel, {"op": "ask", "what": what, "fields": fields})
+        return shared_box._driver.run(
+            shared_box._calls.kernel(kernel, {"op": "ask", "what": what, "fields": fields})
+        )
 
     return put
 
